@@ -39,10 +39,7 @@ class Network(nn.Module):
 
 
 class Traffic(TorchDispatchMode):
-    """Recorder of copies from the GPU and to the GPU.
-
-    For copies to the GPU, it also records bytes and whether the host waits.
-    """
+    """Recorder of copies from and to the GPU; for the latter, also of bytes and of whether the host waits."""
 
     def __init__(self):
         super().__init__()
@@ -101,7 +98,6 @@ def test_batch_is_sent_in_one_non_blocking_copy(on_gpu, monkeypatch):
 
 
 def test_curve_waits_only_for_its_values(on_gpu, monkeypatch):
-    """The curve waits only for its values and for the flags of undefined values."""
     images, target = torch.rand(2, 3, SIDE, SIDE, device="cuda"), torch.rand(2, CLASSES)
     monkeypatch.setattr(perturbation, "expand", lambda target, images: target)  # compares values
     monkeypatch.setattr(perturbation, "untouched", nullcontext)  # this function reads the state of a real device

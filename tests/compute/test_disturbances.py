@@ -607,7 +607,6 @@ def test_signal_stops_run_and_prints_resume_command(name, world):
 
 @pytest.mark.thorough
 def test_ignored_signal_does_not_stop_run(world):
-    """Ignore the signal, as nohup does."""
     code = (
         "import signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); from saliency_bench.compute import writing; "
         "from saliency_bench.cli import main; writing.SECONDS = 0; "

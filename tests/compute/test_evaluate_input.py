@@ -284,7 +284,6 @@ def with_value(value):
 
 @pytest.mark.parametrize("name", BOTH)
 def test_invalid_maps_and_mismatched_inputs_are_rejected(load, name):
-    """Pass the maps to the module and to the function."""
     shape = r"maps must have shape \(B, H, W\)"
     for maps, line in (
         (MAPS[:3], r"\(3, 6, 7\)|for each of the 3 maps"), (MAPS[:, 1:], r"\(4, 5, 7\)"),

@@ -299,10 +299,7 @@ def test_compile_rejects_data_dependent_network():
 
 
 def test_signal_errors_during_copying_propagate():
-    """Signal handlers in launched processes raise an Exception.
-
-    If it were ignored, the results would depend on when the signal arrived.
-    """
+    """Otherwise, the results would depend on when the signal arrived."""
 
     class Late(nn.Identity):
         def __deepcopy__(self, memo):

@@ -170,10 +170,7 @@ def test_rounding_noise_does_not_change_pixel_order():
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("small", "side"), SIDES)
 def test_equal_cells_give_equal_pixels(small, side):
-    """If the cells of each row are equal, so are the pixels of each row of the enlarged map.
-
-    Columns behave in the same way.
-    """
+    """Equal cells of a row give equal pixels of a row. Columns behave in the same way."""
     cells = (torch.rand(64, small, 1) * torch.randint(1, 100, (64, 1, 1))).expand(64, small, small)
     images = torch.empty(64, 3, side, side)
     across, down = enlarge(cells, images), enlarge(cells.mT, images)
@@ -182,10 +179,6 @@ def test_equal_cells_give_equal_pixels(small, side):
 
 
 def test_enlarged_map_is_flat_inside_and_at_border():
-    """Enlarge 4 x 4 cells of value 2 among zeros to 8 pixels per cell.
-
-    The map is flat inside, outside and at the border.
-    """
     cells = torch.zeros(1, 6, 6)
     cells[:, 1:5, 1:5] = 0.1
     large = enlarge(cells, torch.empty(1, 3, 78, 78))[0]  # 13 pixels per cell, so that no weight is a power of two

@@ -62,7 +62,6 @@ def test_imagenet_table_matches_derived_groups(wordnet):
 
 @needs_wordnet
 def test_imagenet_table_matches_literal_loops(wordnet):
-    """Walk down and up the edges in loops, and count distances in lists of hypernyms."""
     edges, _, wnids = wordnet
     leaves = {wnid: number for number, wnid in enumerate(wnids)}
     children, parents = {}, {}

@@ -158,7 +158,6 @@ def test_sigmoid_run_scores_sigmoid_probabilities(saved, tmp_path):
 
 @pytest.mark.parametrize("activation", ["softmax", "sigmoid"])
 def test_confidence_sums_groups_and_subtracts_contrasts(saved, tmp_path, activation):
-    """Insertion and deletion use the same definition."""
     data, model = saved(), classifier(4, activation=activation)
     images = model.prepare([{"image": picture} for picture in pictures()]).images
     with torch.no_grad():
@@ -536,10 +535,7 @@ def test_target_file_covers_only_limited_images(saved, tmp_path):
 
 @pytest.fixture
 def explained(tmp_path, monkeypatch):
-    """Return a function that counts the samples passed to `seen`.
-
-    `seen` writes to a file, because a list would change the hash of its code.
-    """
+    """Return a function that counts the samples in the file of `seen`; a list would change the hash of its code."""
     monkeypatch.setenv("SEEN", str(tmp_path / "seen"))
     return lambda: len((tmp_path / "seen").read_text())
 
@@ -627,7 +623,6 @@ def test_training_uses_label_column(shapes, tmp_path):
 
 
 def test_labels_without_model_class_are_not_explained(shapes, resnet, tmp_path, capsys):
-    """Also check that images without a class of the model do not count in the accuracy."""
     classes = sb.load_dataset(str(shapes)).features["label"].names
     label_map = {name: [] if name == classes[0] else name for name in classes}
     settings = {"label_map": label_map, "explainers": ["centre"], "metrics": ["saliency_miou"]}

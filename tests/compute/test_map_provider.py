@@ -203,7 +203,6 @@ def test_samples_with_failed_metric_maps_are_left_out(shapes, resnet, tmp_path):
 
 @pytest.mark.slow
 def test_group_file_changes_ids_of_group_metrics(shapes, resnet, tmp_path, capsys):
-    """A file of groups is part of a cell's identity. Samples without a runner-up are left out with the reason."""
     file = tmp_path / "groups.csv"
     file.write_text("class,group\ndisc,a\nring,a\nsquare,b\n")
     common = ["run", "--dataset", str(shapes), "--model", str(resnet), "--explainers", "gradcam", "--limit", "8",

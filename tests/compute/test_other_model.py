@@ -196,10 +196,7 @@ def test_invalid_other_model_settings_are_rejected(start, scenes, tmp_path):
 
 
 class Failing(torch.nn.Module):
-    """Network that fails for dark images.
-
-    It raises an error if `error` is true, and returns NaN if `error` is false. It does not fail if `error` is None.
-    """
+    """Network that, for dark images, raises an error (True), returns NaN (False) or does not fail (None)."""
 
     def __init__(self, error=None):
         super().__init__()

@@ -277,10 +277,7 @@ def test_metrics_that_need_more_than_maps_are_rejected(blank, maps, name, line):
 
 
 def test_precomputed_explainer_rejects_further_maps(blank, maps, values):
-    """Request maps of another picture or target with the seed of the same image.
-
-    This raises an error instead of returning a wrong map.
-    """
+    """Request maps of another picture or target with the seed of the same image."""
     _, files = read_template(blank)
     method = explainer_of("mine", maps, files, (32, 32), 0, files)
     seeds = [seed_of(0, image_id, "explain") for image_id in list(values)[:2]]

@@ -49,10 +49,7 @@ IMAGES = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
 @pytest.fixture
 def own(tmp_path, monkeypatch):
-    """Write files of networks and weights to a folder.
-
-    Return (string that names the network file, names in the file).
-    """
+    """Write networks and weights to a folder, and return (string that names the network file, names in the file)."""
     monkeypatch.chdir(tmp_path)
     name = f"net_{abs(hash(str(tmp_path)))}"
     (tmp_path / f"{name}.py").write_text(CODE)

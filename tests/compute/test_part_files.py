@@ -259,7 +259,7 @@ def writer(shapes, resnet, tmp_path, monkeypatch):
 
 
 def test_results_are_written_every_30_seconds(writer):
-    """Test that results are written after 30 seconds of work, so that a kill costs little."""
+    """A kill then costs little."""
     folder = writer.store.scores
     for number in range(45):
         writing.perf_counter.now += 1
@@ -345,7 +345,6 @@ def test_failed_explainer_is_retried(shapes, resnet, tmp_path, monkeypatch):
 
 
 def test_records_match_literal_row_by_row_reading(undisturbed, shapes, resnet):
-    """Read every file row by row, look up samples by position, and sort in Python."""
     assert [len(list((undisturbed / name).iterdir())) for name in ("scores", "thumbnails", "predictions")] == [1, 1, 1]
     predictions = pq.read_table(undisturbed / "predictions.parquet").to_pylist()
     plan = json.loads((undisturbed / "run.json").read_text())["cells"]

@@ -46,10 +46,6 @@ def test_reliability_matches_known_value_and_seed_correlation(draws, width):
 
 
 def test_reliability_of_halves_matches_hand_values():
-    """Test that r = 0.6 gives 1.2 / 1.6, a negative r gives 0, and a constant half gives NaN.
-
-    Scale and offset do not matter.
-    """
     one = np.array([1.0, 2, 3, 4]).reshape(1, 2, 2)
     other = np.array([2.0, 1, 4, 3]).reshape(1, 2, 2)  # r = 0.6
     assert reliability(one, other).tolist() == pytest.approx([1.2 / 1.6])
@@ -228,10 +224,7 @@ def test_part_files_of_old_version_have_no_reliability(started, monkeypatch):
 
 
 def test_map_column_is_stored_for_every_explainer(started, monkeypatch):
-    """Add a column in the two places where columns are defined.
-
-    Maps of an earlier version lack the column, and adding a metric does not change their file.
-    """
+    """Maps of an earlier version lack the column, and adding a metric does not change their file."""
     started("more", explainers=[noisy, "gradient"])
     column, known = pa.field("peak", pa.float64()), Explained.values_of
     for name, columns in (("OF_MAP", records.OF_MAP), ("RELIABILITY", records.RELIABILITY), ("STORED", records.STORED)):

@@ -55,7 +55,6 @@ def test_only_replaced_pixels_take_the_colour(keeps):
 
 
 def test_damaged_span_of_maps_is_not_read(tmp_path):
-    """Spans that are damaged or have another number of images are explained again."""
     path = tmp_path / "000000.npz"
     first = np.random.default_rng(0).integers(0, 9, (4, 100)).astype(np.uint8)
     assert span_files._read(path, 4) is None
@@ -176,7 +175,6 @@ def literal(shapes, resnet, exposure, keeps, test, *, epochs=2, size=8, images=2
 
 @pytest.mark.slow
 def test_networks_train_on_training_split_of_folder_or_memory(shapes, resnet, tmp_path, capsys):
-    """Also check that splits in memory train the same networks as splits in a folder."""
     splits = datasets.DatasetDict({name: sb.load_dataset(shapes, name) for name in ("train", "validation", "test")})
     for name, dataset in (("folder", shapes), ("memory", splits)):
         sb.run(dataset=dataset, model=resnet, explainers=["random"], out=tmp_path / name, batch_size=16, progress=False,

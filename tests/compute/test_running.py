@@ -434,10 +434,7 @@ def ramp(rows):
 
 
 def test_scores_of_maps_with_tied_pixels_are_marked(start):
-    """Metrics that use the order of the pixels mark a score if a tenth of the pixels is tied.
-
-    A flat map has its own remark.
-    """
+    """Metrics that use the order of the pixels mark a score if a tenth of the pixels is tied."""
     settings = {"metrics": ["saliency_deletion:steps=2", "saliency_miou"], "limit": 4, "batch_size": 4}
     few, many, none = (start(f"{number}", explainers=[explainer], **settings)
                        for number, explainer in enumerate([ramp(3), ramp(4), flat]))  # fmt: skip
@@ -454,10 +451,7 @@ def test_scores_of_maps_with_tied_pixels_are_marked(start):
 
 def test_verdict_names_explainers_with_peaked_maps(start, tmp_path):
     def square(side):
-        """Return maps of 1,024 pixels with a bright square of this side.
-
-        9 pixels are below 1 % of the map, 16 pixels are not.
-        """
+        """Return maps with a bright square of this side; a square of 3 pixels is below 1 % of the map, of 4 is not."""
 
         def bright(classifier, images, target, *, side=side):
             maps = torch.rand(len(images), 32, 32) * 0.4

@@ -179,7 +179,6 @@ def test_copies_and_precisions_keep_logits(folder, tmp_path):
 
 
 def test_maps_match_formulas_for_image_tower(folder):
-    """Compare with the papers' formulas, computed from the towers and the attention of transformers."""
     kind = "clip, quick gelu, eager"
     classifier = clip(folder, kind)
     model = AUTO.from_pretrained(folder(kind), attn_implementation="eager")

@@ -32,10 +32,7 @@ def last_block(attention, gradient, before, is_weighted):
 
 
 def flow(blocks, mix, is_scaled):
-    """Return the flow (T, T) of one image.
-
-    Each block mixes the mean attention with the identity; the blocks are multiplied.
-    """
+    """Return the flow (T, T) of one image: the product over blocks of the mean attention plus the identity."""
     joint = np.eye(blocks[0][0].shape[-1])
     for attention, gradient in blocks:
         step = np.zeros_like(joint)

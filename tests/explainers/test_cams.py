@@ -62,10 +62,7 @@ WEIGHTED = {
 
 @pytest.mark.parametrize("form", WEIGHTED)
 def test_weighted_contrast_matches_published_formula(form):
-    """Compare with the formula phi_t - sum_s a_s phi_s of Wang and Wang.
-
-    In their code it is the map of p_t, which differs by the factor p (1 - p).
-    """
+    """Wang and Wang: phi_t - sum_s a_s phi_s. Their code computes the map of p_t, which differs by p (1 - p)."""
     model, images = small(7).eval(), torch.rand(2, 3, 16, 16, generator=torch.Generator().manual_seed(4))
     target, positive = WEIGHTED[form]
     classifier = load_classifier(model, mean=(0.5,) * 3, std=(0.1,) * 3, device="cpu", layer="3")

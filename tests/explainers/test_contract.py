@@ -138,10 +138,7 @@ def test_maps_are_deterministic_and_independent_of_batch_size(name, classifier, 
 
 
 def step_of(explainer):
-    """Return the tolerance.
-
-    Small maps are rounded before they are enlarged, so last bits may change a cell by one step.
-    """
+    """Return one step of rounded cells, by which last bits may change a small map before it is enlarged."""
     return 1 / CELL_STEPS if re.search("activations|attention", explainer.declaration.needs) else 0
 
 

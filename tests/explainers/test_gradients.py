@@ -155,10 +155,7 @@ def smooth():
 
 
 def test_integrated_gradients_match_captum(peer, error_of):
-    """Use images without normalisation, so that both packages classify identical points.
-
-    Otherwise, the last bits could change the sign of a ReLU input.
-    """
+    """Without normalisation, both classify identical points; last bits could change the sign of a ReLU input."""
     classifier, images = load_classifier(peer.model, device="cpu", mean=0, std=1), peer.images
     ours = load_explainer("integrated_gradients", steps=10, batch_size=30)(classifier, images, peer.target)
     theirs = captum.attr.IntegratedGradients(peer.model).attribute(images, target=peer.labels, n_steps=10)

@@ -106,10 +106,7 @@ def network():
 
 @pytest.mark.parametrize("on", ["logit", "probability"])
 def test_lime_matches_literal_loop(on, stepped_up):
-    """Build the pictures one by one.
-
-    Use the formula of the authors for the weights, and scikit-learn for the coefficients.
-    """
+    """Use the formula of the authors for the weights, and scikit-learn for the coefficients."""
     classifier = load_classifier(network(), mean=(0.5,) * 3, std=(0.2,) * 3, device="cpu")
     images, target, seeds = torch.rand(2, 3, 12, 16), targets.contrast([0, 2], [1, 1], 3), [5, 9]
     options = {"samples": 80, "kernel_size": 1.0, "max_dist": 3.0, "ratio": 0.1, "width": 0.4, "ridge": 0.7}

@@ -43,10 +43,7 @@ class Slow:
         return Curves(self.classifier, self.images, target, self.maps)
 
     def kept(self, i, pixels, fill="black"):
-        """Return the probabilities of image i with only these pixels.
-
-        Other pixels are black or the normalisation mean.
-        """
+        """Return the probabilities of image i with only these pixels; others are black or the normalisation mean."""
         picture = torch.zeros(1, 3, H, W)
         for pixel in range(H * W):
             y, x = divmod(pixel, W)

@@ -254,10 +254,7 @@ KEPT = arrays(bool, (5, 7)).filter(np.any)
 
 
 def literal_imputation(image, kept):
-    """Impute (C, H, W) with every pixel as an unknown.
-
-    Kept pixels are fixed, and missing pixels are the mean of their neighbours.
-    """
+    """Impute (C, H, W) with every pixel as an unknown; a missing pixel is the mean of its neighbours."""
     channels, height, width = image.shape
     matrix, right = np.zeros((height * width,) * 2), np.zeros((height * width, channels))
     for y in range(height):

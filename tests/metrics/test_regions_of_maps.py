@@ -163,10 +163,7 @@ def test_parts_match_literal_loop(threshold, by):
 
 
 def test_pseudo_f1_matches_hand_computed_case():
-    """The score is 2 / (1 / 0.6 + 1 / 0.8) = 0.96 / 1.4.
-
-    It is 0 if no image is recognised or every inverse is recognised.
-    """
+    """The score is 2 / (1 / 0.6 + 1 / 0.8) = 0.96 / 1.4, or 0 if no image or every inverse is recognised."""
     means = np.array([[0.8, 1, 0.4, 0, 0, 0], [0, 1, 0.4, 0, 0, 0], [0.8, 1, 1, 0, 0, 0]])
     np.testing.assert_allclose(pseudo_f1(means, {"top": 1}), [0.96 / 1.4, 0, 0])
 

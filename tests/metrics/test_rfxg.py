@@ -21,10 +21,7 @@ GROUPS = ClassGroups("drawn", ((0, 1, 2), (3, 4), (2, 3, 4, 5)))
 
 
 class Halves(nn.Module):
-    """Network with p_A = u / 2 and p_B = 3 l / 10, where u and l are the brightness of the upper and the lower half.
-
-    C and D share the rest in the ratio 3 to 1.
-    """
+    """Network with p_A = u / 2, p_B = 3 l / 10 for the brightness u and l of the halves; C : D is 3 : 1."""
 
     def forward(self, images):
         upper, lower = images[:, :, :2].mean(dim=(1, 2, 3)), images[:, :, 2:].mean(dim=(1, 2, 3))
@@ -80,10 +77,7 @@ def test_scores_match_hand_computed_example(name, value):
 @pytest.mark.parametrize("published", [False, True])
 @pytest.mark.parametrize("name", NAMES)
 def test_score_direction_follows_options(name, published):
-    """Score the true evidence and its negation.
-
-    With the published options, all metrics but PGS score the truth lower.
-    """
+    """With the published options, all metrics but PGS score the true evidence lower than its negation."""
     metric = load_metric(name, published=published)
     assert metric.higher_is_better == (not published or name == "saliency_pgs")
     module, groups = Mixture(), ClassGroups("two", ((0, 1), (2, 3)))

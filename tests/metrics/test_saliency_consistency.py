@@ -97,10 +97,7 @@ def ramp(classifier, images, target):
 
 
 def test_scores_match_hand_computed_example():
-    """The corner of the map does not move, so a 1 at the first position is compared with a 1 at the fourth.
-
-    Each end costs 1.
-    """
+    """The corner stays, so a 1 at the first position is compared with a 1 at the fourth. Each end costs 1."""
     given = prepared(FIXED, torch.rand(2, 3, 4, 4), corner)
     assert saliency_consistency(*given, transform="flip_horizontal").tolist() == [2, 2]
     assert saliency_consistency(*given, transform="flip_vertical").tolist() == [2, 2]

@@ -38,10 +38,7 @@ def done(shapes, model, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def answers(done, tmp_path_factory):
-    """Return the file of answers of up to two people.
-
-    Explainers with a higher number get their first correct answer later.
-    """
+    """Return a file of answers of two people, who recognise explainers with a higher number later."""
     rng, rows = np.random.default_rng(0), []
     images = [row["image_id"] for row in predictions(done)]
     for rank, explainer in enumerate(EXPLAINERS):

@@ -195,10 +195,7 @@ def test_rank_agreement_matches_scipy(run):
 
 
 def test_agreement_interval_covers_true_agreement():
-    """Test five explainers, four of which have close means.
-
-    Percentiles of the draws contained the true value in only 80 %.
-    """
+    """Percentiles of the draws contained the true value in only 80 %."""
     rng = np.random.default_rng(4)
     true = np.array([0.0, 0.02, 0.04, 0.06, 0.3]), np.array([0.0, 0.04, 0.02, 0.06, 0.3])
     orders = [order_of(own[None]) for own in true]

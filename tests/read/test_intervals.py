@@ -152,10 +152,6 @@ def test_equivalence_requires_ruling_out_rare_failures():
 
 
 def test_interval_is_widened_only_towards_finite_bounds():
-    """Test scores without an upper bound.
-
-    The interval is widened only below, because rare high scores have no bound.
-    """
     values, codes = np.random.default_rng(0).normal(0.75, 0.01, 50), np.arange(50)
     bottom, top = bounded(values, codes, UNIT)[1:3]
     half_open = interval(values, codes, POSITIVE)
@@ -168,10 +164,7 @@ def test_interval_is_widened_only_towards_finite_bounds():
 
 
 def test_uneven_clusters_match_hand_computation():
-    """Test ten clusters of one row and two clusters of ten rows.
-
-    The 30 rows have 900 / 210 = 4.3 effective clusters.
-    """
+    """Ten clusters of one row and two of ten rows have 900 / 210 = 4.3 effective clusters."""
     sizes = [1] * 10 + [10] * 2
     codes = np.repeat(np.arange(12), sizes)
     assert effective_clusters(np.bincount(codes)) == pytest.approx(900 / 210)

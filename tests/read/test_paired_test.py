@@ -113,10 +113,7 @@ def test_step_down_matches_hand_computation():
 
 
 def test_extra_contrary_cluster_can_raise_p():
-    """Test one pair with T = 3, which none of 39 flips reaches.
-
-    With another cluster, T is 1, which half of the flips reach.
-    """
+    """None of 39 flips reaches T = 3. With another cluster, T is 1, which half of the flips reach."""
     flipped = np.stack([np.full(39, 0.5), np.where(np.arange(39) % 2, 2.0, 0.5)])
     # (1 + 19) / 40, halved
     assert step_down(np.array([3.0]), np.array([1.0]), lambda pair: flipped).tolist() == [0.25]

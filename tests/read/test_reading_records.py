@@ -54,10 +54,7 @@ def literal_outcomes(found):
 
 @pytest.fixture(params=[(40, None, False), (40, 7, False), (40, 11, True), (1, None, False)], ids=str)
 def made(request, tmp_path, monkeypatch):
-    """Return (rows, file with these rows), in order or shuffled, in row groups of several sizes.
-
-    16 rows are read at a time.
-    """
+    """Return (rows, file with these rows) in row groups of several sizes; 16 rows are read at a time."""
     monkeypatch.setattr(records, "READ", 16)
     samples, size, shuffled = request.param
     found = rows(samples, shuffled)

@@ -51,10 +51,7 @@ LABELS = ("circle", "square")
 
 def make_run(folder: Path, samples=90, methods=METHODS, metrics=METRICS, side=24, ids=None, seed=0, pictures=True,
              no_masks=False) -> Path:  # fmt: skip
-    """Write a finished run.
-
-    Every third sample (or every sample) has no mask; the first map of each explainer is flat.
-    """
+    """Write a finished run. A third of the samples has no mask; the first map of each explainer is flat."""
     rng = np.random.default_rng(seed)
     ids = ids or [f"sample-{number:05d}" for number in range(samples)]
     predicted = [_prediction(rng, number, image_id, no_masks) for number, image_id in enumerate(ids)]
@@ -321,7 +318,7 @@ def test_verdict_follows_difference_and_p_value(pairs, higher, words):
 
 
 def test_verdict_on_all_metrics_is_unambiguous():
-    """Test negated sentences. "No difference on all metrics" could mean that there is a difference on some metrics."""
+    """ "No difference on all metrics" could mean that there is a difference on some metrics."""
     sentences = verdict(told({("a", "random"): (0.1, 0.5)}, metrics=2))
     assert "a against random: no difference found on either metric." in sentences
     assert "a beats random on both metrics." in verdict(told({("a", "random"): (0.1, 0.01)}, metrics=2))
@@ -339,11 +336,7 @@ def test_page_names_class_groups_once(folder, copied, tmp_path):
 
 
 def test_metric_agreement_matches_hand_computation():
-    """Test two samples and three explainers.
-
-    The orders 1 2 3 and 3 2 1 have a correlation of -1. The orders 1 2 3 and 1 3 2 have a correlation of 1 - 6 * (1 +
-    1) / 24 = 0.5.
-    """
+    """Orders 1 2 3 and 3 2 1 correlate by -1; orders 1 2 3 and 1 3 2 by 1 - 6 * (1 + 1) / 24 = 0.5."""
     cells = [_result(_key(name, metric, 0), 2) for name in "abc" for metric in METRICS[:2]]
     scores = {
         ("a", METRICS[0]): [1, 1], ("b", METRICS[0]): [2, 2], ("c", METRICS[0]): [3, 3],
@@ -459,10 +452,7 @@ def rise_alone(seed: int, ids: list[str], values, higher=True) -> RunData:
 
 
 def test_run_differences_match_hand_computation():
-    """Test the differences -0.2, 0 and +0.1 of a metric for which lower is better: better, equal, worse.
-
-    One more sample is in only one run.
-    """
+    """The differences -0.2, 0 and +0.1 are better, equal and worse. One sample is in only one run."""
     first = rise_alone(0, ["a", "b", "c", "d"], [0.5, 0.3, 0.1, 0.9], higher=False)
     second = rise_alone(1, ["c", "b", "a"], [0.2, 0.3, 0.3], higher=False)
     (found,) = differences(first, second)
@@ -538,10 +528,6 @@ def test_runs_with_same_cells_are_merged(folder, copied, other, tmp_path):
 
 
 def test_merged_run_keeps_cells_with_most_samples(tmp_path):
-    """Merge a run of a few explainers on all samples with a run of all explainers on the first samples.
-
-    Each cell gets the larger number of samples.
-    """
     small = make_run(tmp_path / "small", samples=40, methods={"gradcam": 0.5}, pictures=False)
     large = make_run(tmp_path / "large", samples=20, pictures=False)
     read = pq.read_table(small / "records.parquet").to_pylist()
@@ -586,10 +572,6 @@ def test_page_shows_every_pair_of_explainers(folder, page):
 
 @pytest.mark.slow
 def test_merged_parts_match_the_whole_run(folder, tmp_path, capsys):
-    """Merge two runs of different explainers over the same samples.
-
-    Ranks and pairs equal the results of a joint run.
-    """
     one = part_of(folder, tmp_path / "one", ("gradcam", "rise"))
     two = part_of(folder, tmp_path / "two", ("integrated_gradients", "centre", "random"))
     (merged,) = compare_runs([read_run(one), read_run(two)]).merged
@@ -622,10 +604,6 @@ def test_merged_ranks_use_common_samples(folder, tmp_path, capsys):
 
 
 def test_runs_with_different_settings_are_not_merged(folder, tmp_path, capsys):
-    """Test runs that share a cell but have different settings.
-
-    The metric has its own targets. The runs stay separate.
-    """
     one = part_of(folder, tmp_path / "one", ("gradcam", "random"))
     for name, change in (("target", "second"), ("layer", "layer1"), ("labels", [[1], [0]])):
         two = part_of(folder, tmp_path / name, ("gradcam", "rise"))

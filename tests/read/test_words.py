@@ -105,10 +105,7 @@ def folder_of(tmp_path_factory) -> Callable[[str], Path]:
 
 
 def signs_of(run: RunData) -> dict[tuple[str, str, str], int | None]:
-    """Return {(explainer, other, metric): 1, -1 or 0}, in both directions.
-
-    The value is None if there are too few samples.
-    """
+    """Return {(explainer, other, metric): 1, -1, 0, or None for too few samples}, in both directions."""
     higher = {cell.metric_text: cell.higher_is_better for cell in run.cells}
     signs: dict[tuple[str, str, str], int | None] = {}
     for pair in run.summary["comparisons"]:
