@@ -323,7 +323,7 @@ def test_built_voc_has_all_splits_and_labels(tmp_path):
     assert rows["test"].features["labels"].feature.names == rows["test"].features["label"].names
     assert rows["test"][0]["labels"] == [rows["test"][0]["label"]]
     assert (
-        "15 % of the training images, selected by a hash of the seed, are `validation`"
+        "15 % of the training images, selected by a hash of the seed, form the split `validation`"
         in (folder / "README.md").read_text()
     )
     folder = build("voc-val", tmp_path / "only", source=source, progress=False, parts="test", drop="cat,dog")
