@@ -82,7 +82,7 @@ def test_module_accepts_none_for_never_correct_answers(module):
 
 
 @pytest.mark.parametrize(("given", "line"), [
-    ({"predictions": [0.5], "references": [1]}, "uses only the answers of people; remove references="),
+    ({"predictions": [0.5], "references": [1]}, "uses only people's answers; remove references="),
     ({"predictions": [50]}, "at most 1; got 50"),
     ({"predictions": [0.5], "exposures": [0.5, 0.2]}, "increasing shares"),
     ({"predictions": [0.5], "exposure": 0.5}, "exposure"),
