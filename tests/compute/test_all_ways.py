@@ -33,7 +33,7 @@ from saliency_bench.utils.seeds import seed_of
 # random draws, and a baseline with random draws.
 EXPLAINERS = ("gradient", "smoothgrad:samples=3", "gradcam", "rise:masks=16", "centre", "random")
 MASKS = ("saliency_miou", "saliency_pointing_game")
-CURVES = ("saliency_insertion:steps=8", "saliency_deletion:reference=noise,steps=8")
+CURVES = ("saliency_insertion", "saliency_deletion:reference=noise,steps=8")
 EXPLAIN = ("saliency_class_sensitivity", "saliency_max_sensitivity:draws=2", "saliency_ccs:reference=noise")
 METRICS = (*MASKS, *CURVES, *EXPLAIN)
 LIMIT, BATCH, SEED = 6, 4, 5
