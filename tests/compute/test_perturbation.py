@@ -180,7 +180,7 @@ def test_batched_curves_accept_any_batch_size_and_type(made):
     for words, *given in (
         ("mean=", toy, images, target, maps),  # its own attribute `mean` is unrelated to the normalisation
         (r"\(2, 3, 6, 5\)", classifier, images, target, maps[:2]),
-        ("batch_size=0", classifier, images, target, maps, 0),
+        ("batch_size must .* got 0", classifier, images, target, maps, 0),
         ("no image", classifier, images[:0], target, maps[:0]),
         ("all of the same size", classifier, [images[0], images[1, :, :2]], [1, 2, 3], maps),
         # as many classes as images, even if they would match the last batch

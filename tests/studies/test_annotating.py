@@ -308,7 +308,7 @@ def test_study_grows_only_with_grow_option(store):
     for options in ({"annotators": 3}, {"images": 5, "fingerprint": "five"}):
         refused("--grow to add people or images", opened, store, **options)
     opened(store, annotators=3, growing=True)
-    refused(r"another configuration \(annotators 3, now 2\); use", opened, store, annotators=2)
+    refused(r"a different configuration \(annotators 3, now 2\); use", opened, store, annotators=2)
     assert len(annotation_report(opened(store, annotators=3, growing=True))["protocol"]) == 2, "growing twice adds one"
 
 
