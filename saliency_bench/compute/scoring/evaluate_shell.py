@@ -494,10 +494,10 @@ class AreaShell(_InstalledShell):
 
 
 def _area(accuracies: np.ndarray, exposures: np.ndarray) -> np.ndarray:
-    """Return the area under the accuracies (N,) at exposures (N,), divided by the range of the exposures, in [0, 1].
+    """Return the area under the accuracies (N,) at exposures (N,), divided by the range of the exposures.
 
-    Raises:
-        ValueError: There is only one exposure.
+    Returns:
+        A number in [0, 1].
     """
     widths, places = np.unique(exposures, return_inverse=True)
     if len(widths) < 2:
