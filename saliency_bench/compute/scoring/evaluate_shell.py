@@ -498,6 +498,9 @@ def _area(accuracies: np.ndarray, exposures: np.ndarray) -> np.ndarray:
 
     Returns:
         A number in [0, 1].
+
+    Raises:
+        ValueError: There is only one exposure.
     """
     widths, places = np.unique(exposures, return_inverse=True)
     if len(widths) < 2:
