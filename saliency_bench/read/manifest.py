@@ -92,7 +92,7 @@ class Manifest(BaseModel):
                 f"{self.spec.out} contains a run with the other model {earlier.other.model.id}; give --other-model and "
                 "--other-label again, or choose another --out"
             )
-        differing += ["other model"] if earlier.other and self.other != earlier.other else []
+        differing += ["--other-model"] if earlier.other and self.other != earlier.other else []
         before, now = (_asked_for(manifest.cells.values()) for manifest in (earlier, self))
         differing += [name for name in before.keys() & now.keys() if before[name] != now[name]]
         if differing:

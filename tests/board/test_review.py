@@ -77,7 +77,7 @@ def test_valid_submission_passes_review_and_is_merged_by_command(board, capsys, 
         assert {row.submitters for row in sb.load_results(BOARD).rows} == {("visitor",)}
     table = pq.read_table(pa.BufferReader(board.files("datasets", BOARD)["board/rows.parquet"])).to_pylist()
     assert [(row["explainer"], row["status"], row["rank"]) for row in table] == [
-        (name, "claimed", "this board does not list the samples of its dataset") for name in SCORES
+        (name, "claimed", "the board does not list the samples of this dataset") for name in SCORES
     ]
     refused(f"number {number} of {BOARD} is merged, not open", review, BOARD, number)
 

@@ -155,7 +155,7 @@ def test_column_content_changes_ids_of_its_metrics(whole, shapes, resnet, tmp_pa
     for found in (ids(darker), ids(flipped)):
         assert found["saliency_miou"] == base["saliency_miou"]
         assert found["brightness"] != base["brightness"]
-    with pytest.raises(UserError, match="another column image_without_object"):
+    with pytest.raises(UserError, match="a different column image_without_object"):
         sb.run(**settings(darker, resnet, explainers="random"), out=whole.folder)
 
 

@@ -164,7 +164,7 @@ def test_other_model_is_added_to_run_and_lost_part_rebuilt(done, start, scenes, 
     assert start(out).complete
     refused(r"with the other model .*; give --other-model", start, out, **ALONE | {"metrics": ["saliency_iosr"]})
     names = sb.load_classifier(scenes, device="cpu").labels
-    refused("another other model", start, out, other_model=small_checkpoint(tmp_path / "again", names[::-1]))
+    refused("a different --other-model", start, out, other_model=small_checkpoint(tmp_path / "again", names[::-1]))
 
 
 def test_metrics_share_maps_of_both_models(start, resnet, scenes, tmp_path):

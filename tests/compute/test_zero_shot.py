@@ -342,7 +342,7 @@ def test_cell_ids_depend_on_prompts(folder, shapes, tmp_path):
     first = sb.run(**settings, prompts="a photo of a {}", out=tmp_path / "first")
     other = sb.run(**settings, prompts="a small {}", out=tmp_path / "other")
     assert not cells(first) & cells(other)
-    refused("another model", sb.run, **settings, prompts="a small {}", out=tmp_path / "first")
+    refused("a different model", sb.run, **settings, prompts="a small {}", out=tmp_path / "first")
     # The stored command, a file of templates, and prompts per class all give the same run.
     names = sb.load_dataset(str(shapes)).features["label"].names
     (tmp_path / "templates.txt").write_text("\n a photo of a {}\n")

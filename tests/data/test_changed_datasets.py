@@ -119,7 +119,7 @@ def test_changed_built_folder_is_reported_and_renamed(shapes, resnet, tmp_path, 
     assert all(words in line for words in ("data/test-00000-of-00001.parquet", str(folder), "folder:mine"))
     assert second.summary["dataset"]["id"] == "folder:mine"
     assert second.summary["dataset"]["fingerprint"] != first.summary["dataset"]["fingerprint"]
-    refused("another dataset", sb.run, **settings, out=tmp_path / "run")
+    refused("a different dataset", sb.run, **settings, out=tmp_path / "run")
 
 
 def test_added_shard_changes_a_built_folder_but_notes_do_not(shapes, tmp_path, capsys):

@@ -712,7 +712,7 @@ def test_push_command_publishes_and_reports(line, hub, pets, model, tmp_path, ca
         (("metric", "saliency_miou", "--with-images", "mit"),
          "--with-images is an option of `push dataset`, not of `push metric`"),
         (("dataset", pets, "--eval-results"), "--eval-results is an option of `push model`"),
-        (("metric", "saliency_miou", "--name", "x"), "leave out --name"),
+        (("metric", "saliency_miou", "--name", "x"), "remove --name"),
         (("model", "nowhere"), "saliency-bench train --out nowhere"),
         (("results", model), "not the folder of a finished run (no summary.json)"),
         (("metric", "saliency_miou", "--namespace", "someone"), "founder may not write to someone/saliency_miou"),
