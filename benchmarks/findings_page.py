@@ -287,7 +287,7 @@ def curves(runs: dict[str, RunData]) -> str:
         texts = [cell_text(cells[*column, explainer]) for column in columns]
         lines.append(f"| {shown} | {count:.0f} | {' | '.join(texts)} |")
     n = max(cell.n for cell in cells.values())
-    about = (f"The scores are means over {n} photographs of each dataset, which are too few to rank the explainers. "
+    about = (f"The scores are means over {n} photographs of each dataset, too few to rank the explainers. "
              "`passes` is the number of forward passes per map.")  # fmt: skip
     pictures = [picture(name, TITLES[name]) for name in runs if name == "imagenet"]
     return "\n\n".join(["## Faithfulness and cost of maps", about, *pictures, "\n".join(lines)])

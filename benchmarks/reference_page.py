@@ -356,7 +356,7 @@ def question_networks(found: Sequence[Order], metrics: Mapping[str, RunData]) ->
         mean = float(np.mean(others))
         less = "lower" if mean < np.mean(values) else "not lower"
         lines.append(f"- For the same explainers and only one network, the correlation between the rankings according "
-                     f"to two metrics of agreement with a mask is {less}: {mean:.2f} on average. This difference was "
+                     f"to two mask-agreement metrics is {less}: {mean:.2f} on average. This difference was "
                      "not tested.")  # fmt: skip
     return lines
 
@@ -440,9 +440,9 @@ This page answers five questions about explainers and metrics, with several netw
 one network on photographs; this page compares three networks on photographs, and two networks on synthetic drawings in
 which only the object determines the class (Shapes-XAI, called *shapes* below). The masks cover whole objects, but a
 network may use only a part of an object, or its surroundings. The maps explain the predicted class; if the prediction
-is wrong, a correct map is not necessarily on the object. Each result states its number of images (n). These numbers are
-small; with more images, comparisons that are undecided here may be decided. All numbers, and the sentences that contain
-them, are generated from the scores ([see below](#how-this-page-was-made)).
+is wrong, a correct map does not necessarily highlight the object. Each result states its number of images (n). These
+numbers are small; with more images, comparisons that are undecided here may be decided. All numbers, and the sentences
+that contain them, are generated from the scores ([see below](#how-this-page-was-made)).
 
 The networks on photographs are EfficientNet-Lite0 to Lite2 with ImageNet weights. A ResNet and a ViT were trained on
 the shapes. The table shows the accuracy of each network on n images:
@@ -453,11 +453,11 @@ the shapes. The table shows the accuracy of each network on n images:
 
 ![Share of metrics for which each explainer beats all baselines, for each network](pictures/reference-beaten.svg)
 
-The second number in each field is the number of metrics that were tested: the metrics of agreement with a mask and of
-faithfulness that have enough images for a test (at least {fewest}). The first number shows for how many of these
-metrics the explainer is significantly better than `centre`, `edges` and `random`. Empty fields were not computed. The
-tests of a network are corrected for its explainers and metrics, but not for the number of networks. Lite1 and Lite2
-explain a subset of the photographs of Lite0, so their results are not independent.
+Each cell shows two numbers, such as 4/8. The second is the number of metrics that were tested: all mask-agreement and
+faithfulness metrics with at least {fewest} images. The first is the number of these metrics according to which the
+explainer is significantly better than `centre`, `edges` and `random`. Empty cells were not computed. For each network,
+the tests are corrected for multiple comparisons over explainers and metrics, but not over networks. Lite1 and Lite2
+were evaluated on a subset of the photographs used for Lite0, so their results are not independent.
 
 In the list, a case is one metric with one network. For each explainer, the list shows in how many cases it beats all
 three baselines, out of the cases in which it was tested.
@@ -466,13 +466,13 @@ three baselines, out of the cases in which it was tested.
 
 ## Which metrics agree?
 
-![Correlations between the rankings of explainers for every two metrics, clustered](pictures/reference-metrics.svg)
+![Correlations between the rankings of explainers for each pair of metrics, clustered](pictures/reference-metrics.svg)
 
 The numbers below the diagonal are Spearman's correlations between the rankings of the explainers, including baselines,
-according to two metrics. The rows are sorted so that metrics that agree are neighbours. The numbers above the diagonal
-are the intervals of the correlations, which cover every ranking that is compatible with the images. Correlations are
-bold if the interval excludes 0. All intervals on this page show how much each correlation may change with different
-images, but with the same explainers.
+according to two metrics. The rows are sorted so that metrics that agree are neighbours. Above the diagonal are the
+intervals of these correlations. Each contains the correlation of every pair of rankings that the images do not rule
+out. Correlations are bold if the interval excludes 0. All intervals on this page show how much each correlation may
+change with different images, but with the same explainers.
 
 In the list, metrics have one of three types: *masks* (agreement with a mask), *faithfulness* (insertion and deletion)
 and *behaviour* (dependence on weights and class, and sensitivity).
@@ -513,7 +513,7 @@ the passes through the networks.
 
 ## How much do rankings differ between networks?
 
-![Correlation between the rankings of explainers for every two networks](pictures/reference-networks.svg)
+![Correlation between the rankings of explainers for each pair of networks](pictures/reference-networks.svg)
 
 The figure shows Spearman's correlation, with its interval, between the rankings for two networks on the same
 photographs. All three networks are EfficientNet-Lite; networks from different families may differ more.
@@ -528,9 +528,9 @@ python benchmarks/reference.py --sources raw --data data --work reference --limi
 ```
 
 The command uses at most {limit} photographs of each dataset for Lite1 and Lite2. To save time, explainers and metrics
-have the options `SMALL` in `benchmarks/reference.py`, which are far below the defaults. The scores of Lite0 are from
-the runs of the page [Findings](findings.md). The scores of individual images are in `benchmarks/reference.parquet`; a
-test generates this page again from these scores and checks that it is unchanged.
+use the small settings in `SMALL` (`benchmarks/reference.py`), which are far below the defaults. The scores of Lite0 are
+from the runs of the page [Findings](findings.md). The scores of individual images are in
+`benchmarks/reference.parquet`; a test generates this page again from these scores and checks that it is unchanged.
 
 For the larger study, run the whole suite `reference`, with built datasets in `--data`, and checkpoints from `--data` or
 from the Hub:

@@ -168,7 +168,7 @@ REASONS = (
      "the evidence of the rival. The evidence of the rival is smaller, so blurring weakens it more, and the "
      "correlation falls"),
     (("consistency",), ("sign flipped",),
-     "the metric scales maps to a sum of 1, which makes flipped maps nearly constant and therefore similar"),
+     "the metric scales maps to a sum of 1. This scaling makes flipped maps nearly constant and therefore similar"),
     (("max sensitivity",), ("blurred", "whole object", "centre", "random"),
      "the metric adds noise to the picture. The noise is itself evidence, so the correct map changes. Blurring "
      "averages these changes, and a map that ignores the network may change less"),
