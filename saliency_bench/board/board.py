@@ -182,7 +182,7 @@ def _read_ahead(root: Path, folders: Sequence[str], owners: Known) -> Iterator[F
 
 @contextmanager
 def _threads(count: int) -> Iterator[ThreadPoolExecutor]:
-    """Open a pool of threads. On exit, also after Ctrl-C, cancel the tasks that have not started."""
+    """Open a pool of threads. On exit, including after Ctrl-C, cancel the tasks that have not started."""
     pool = ThreadPoolExecutor(count)
     try:
         yield pool

@@ -86,7 +86,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, content: object) -> None:
-    """Write indented JSON with a fixed layout, so that equal content produces equal bytes. NaN becomes null."""
+    """Write indented JSON with a fixed layout, so that equal content produces identical files. NaN becomes null."""
     write_text(path, json.dumps(_without_nan(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 

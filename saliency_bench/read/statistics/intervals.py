@@ -389,7 +389,10 @@ def _may_be_widened(matched: Matched, first: int, second: int, estimate: Estimat
 def error_and_far(
     matched: Matched, first: int, second: int, estimate: Estimate, tail: float = TAIL
 ) -> tuple[float, tuple[float, float]]:
-    """Return (standard error of a difference, (lowest, highest) difference on a sample where one of the two fails)."""
+    """Return (standard error of the difference between two columns, (lowest, highest) difference).
+
+    The second item refers to a sample on which one of the two explainers fails.
+    """
     left, right = (matched.columns[index] for index in matched.pair(first, second)[:2])
     limits = matched.limits
     error = (estimate.high - estimate.low) / 2 / t_quantile(estimate.freedom, tail)
