@@ -624,7 +624,6 @@ def vouch(
 
 
 def _account(api: HfApi) -> str:
-    """Return the name of the account that is logged in, or ""."""
     if client.token_of(api) is None:
         return ""
     with asking("the Hub"):

@@ -157,7 +157,6 @@ def _without_rank(
 
 
 def _matched(first: Scored, second: Scored) -> Matched:
-    """Return the scores of two rows on their common samples."""
     return Matched(_aligned([first, second]), cluster_codes(*_samples([first, second])), first.limits)
 
 

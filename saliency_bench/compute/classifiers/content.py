@@ -323,7 +323,6 @@ class ContentHasher:
             yield from self.hash_place(value, name, attribute)
 
     def _mapping(self, value: Mapping) -> Iterator[str | bytes]:
-        """Yield the keys and values of a mapping, in their order."""
         try:
             items = list(value.items())
         except Exception:  # for example, a config that lacks required entries

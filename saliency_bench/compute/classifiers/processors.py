@@ -33,7 +33,6 @@ def frame_of(processor: Any, name: str) -> tuple[Geometry, Frame, Sequence[float
 
 
 def _transformers_frame(processor: Any, name: str) -> tuple[Geometry, Frame, Sequence[float], Sequence[float]]:
-    """Return the results of `frame_of` for a processor of transformers."""
     settings, where = processor.to_dict(), f"the image processor of {name}: "
     if settings.get("do_pad"):
         raise UserError(f"the image processor of {name} pads images (do_pad), and this cannot be applied to masks")
@@ -98,7 +97,6 @@ def _lengths(size: Any) -> dict[str, int]:
 
 
 def _timm_frame(processor: Any, name: str) -> tuple[Geometry, Frame, Sequence[float], Sequence[float]]:
-    """Return the results of `frame_of` for a processor of timm's wrapper."""
     from torchvision import transforms as T
 
     steps = [step for step in processor.val_transforms.transforms if not isinstance(step, T.Normalize)]

@@ -391,7 +391,7 @@ def error_and_far(
 ) -> tuple[float, tuple[float, float]]:
     """Return (standard error of the difference between two columns, (lowest, highest) difference).
 
-    The second item refers to a sample on which one of the two explainers fails.
+    The second item refers to a sample on which the explainer of one of the columns fails.
     """
     left, right = (matched.columns[index] for index in matched.pair(first, second)[:2])
     limits = matched.limits
