@@ -140,6 +140,7 @@ class AnnotationOverview:
     known: dict[str, tuple[tuple[int, ...], dict[tuple[str, str], float]]] = field(default_factory=dict)
 
     def __call__(self) -> dict[str, Any]:
+        """Return the state of the study."""
         annotating = self.annotating
         without = excluded(annotating.study)
         answers: dict[str, list[Answer]] = {unit: [] for unit in annotating.units}

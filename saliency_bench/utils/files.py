@@ -91,7 +91,7 @@ def write_json(path: Path, content: object) -> None:
 
 
 def _without_nan(content: object) -> object:
-    """Replace NaN with None, also inside lists and dicts."""
+    """Replace NaN with None, including inside lists and dicts."""
     if isinstance(content, dict):
         return {key: _without_nan(value) for key, value in content.items()}
     if isinstance(content, list | tuple):
