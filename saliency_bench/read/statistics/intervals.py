@@ -294,8 +294,8 @@ def student(mean: float, error: float, freedom: float) -> Ends:
 def over_datasets(estimates: Sequence[Estimate], errors: Sequence[float]) -> tuple[Estimate, float]:
     """Return (mean of the means of D independent datasets with an interval for these datasets, its standard error).
 
-    The interval is S -+ t sqrt(sum_d se_d^2) / D, with t for the smallest degrees of freedom of any dataset. The number
-    of effective clusters is D times the smallest C of any dataset, because failures are hardest to detect on the
+    The interval is S -+ t sqrt(sum_d se_d^2) / D, with t for the smallest degrees of freedom of any dataset. The
+    effective number of clusters is D times the smallest C of any dataset, because failures are hardest to detect on the
     dataset with the fewest clusters. A share p of failures on this dataset moves the mean by p / D times their size,
     and is missed with probability (1 - p)^C. This is at most (1 - p / D)^(C D), the probability of missing a share p /
     D of failures among C D clusters.
