@@ -16,7 +16,7 @@ these computations. This package, the floor and the other libraries alternate in
 all equally. With one thread, seconds are CPU seconds of the process. A ratio is the median over the rounds, with
 quartiles in brackets. The last column is the largest growth of the process's memory while explaining.
 
-On the CPU, occlusion is also compared with full passes ("whole" in the column of other libraries).
+On the CPU, occlusion is also compared with full passes ("whole" in the column for other libraries).
 
 With --together, all explainers run one after the other, and their total time is compared with the sum of their floors.
 The same sum is compared with a run of these explainers and one metric (`saliency_miou`), from the network in memory to

@@ -133,7 +133,7 @@ def _log_normal(count: int) -> np.ndarray:
 
 
 def sizes_of(design: str, effective: float) -> np.ndarray:
-    """Return the cluster sizes of the smallest design with this number of effective clusters."""
+    """Return the cluster sizes of the smallest design with this effective number of clusters."""
     sizes, count = DESIGNS[design][0], int(effective)
     while effective_clusters(sizes(count)) < effective - 1e-9:
         count += 1
@@ -224,7 +224,10 @@ def widths(law: np.ndarray, count: int, times: int, size: int = 1) -> tuple[floa
 
 
 def met_by_mistake(law: np.ndarray, share: float, n: int, requirements: int, times: int) -> tuple[float, float]:
-    """Return how often any of several requirements just above the mean is met, without and with widening."""
+    """Return how often at least one of several requirements is met by mistake, without and with widened intervals.
+
+    Each requirement is slightly more than the true mean.
+    """
     columns, codes, true = scores_with_failures(law, share, np.ones(n, int), times)
     ends = ends_of(columns, codes, TAIL / requirements)
     before, after = (1 - (1 - float(np.mean(ends[name][:, 0] > true))) ** requirements for name in ("before", "gate"))

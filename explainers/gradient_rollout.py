@@ -13,7 +13,7 @@ Published code leaves out block 0, which corresponds to `start=1`. Here all bloc
 rollout. The repository of Elisha et al. (2025) also contains a version without the relu and with block 0, which yields
 signed maps: `relu=False,start=0`. On ViTs with random weights and 12 blocks, the Spearman correlation with the maps of
 gae is 0.86 to 0.93 with the relu, and 0.63 to 0.79 without. The tables of Elisha et al. clearly distinguish gae from
-this method, which they call Rollout, so the suite of their paper uses the version without the relu. The contrastive
+this method, which they call Rollout, so the suite for their paper uses the version without the relu. The contrastive
 rollout of Eriksson et al. (2025), which Elisha et al. cite, corresponds to `relu=False,on=weighted`. The notebook of
 Eriksson et al. also drops the lowest nine tenths of each matrix, multiplies each matrix by the gradient of the block
 counted from the other end, and normalises columns instead of rows.

@@ -3,8 +3,8 @@
     backward through y = relu(x):  g_x = (x > 0) * relu(g_y)        map = max over channels of |g_image|
 
 reduction="sum" sums the signed values over channels. All ReLUs are intercepted when they are computed: as modules or
-functions, in place or not, and also if a module is used several times. relu6 and clamp from 0 are treated in the same
-way. See docs/other_packages.md for the behaviour of other packages. A network without ReLUs (GELU, SiLU) raises an
+functions, in place or not, and even if a module is used several times. relu6 and clamp from 0 are treated in the same
+way. See docs/other_packages.md for how other packages behave. A network without ReLUs (GELU, SiLU) raises an
 error, because the result would be the plain gradient. Li et al. (2020) evaluate the method in section 2.1.2.
 """
 

@@ -183,7 +183,7 @@ def _along_path(
 def _attribution(
     classifier: Classifier, image: Images, row: Target, layer: str, points: Tensor, on: str, batch_size: int | None
 ) -> Tensor:
-    """Return the mean over the points of gradient * relu(point), (1, ...)."""
+    """Return gradient * relu(point), averaged over the points, of shape (1, ...)."""
     total = torch.zeros_like(points[0])
     for chunk in points.split(batch_size or max(1, FEATURES_PER_PASS // points[0].numel())):
         chunk = chunk.detach().requires_grad_()

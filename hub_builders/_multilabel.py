@@ -14,7 +14,7 @@ from saliency_bench.utils.pictures import Picture
 
 GROUP = "the image, which may have several samples"
 RULE = """An image with objects of several classes becomes one sample per class, `IMAGE:CLASS`, with the pixels of that
-class as mask. With `classes=image`, an image becomes one sample, `IMAGE`, whose label is the class with the largest
+class as the mask. With `classes=image`, an image becomes one sample, `IMAGE`, whose label is the class with the largest
 mask. `labels` lists all classes of the image. Images that show a class listed in `drop` are left out."""
 
 

@@ -1,4 +1,4 @@
-"""ACT-X: images of human activities, with the regions that annotators pointed at as mask.
+"""ACT-X: images of human activities, with the regions that annotators pointed at as masks.
 
 Source: a folder with the following data, as downloaded and unpacked.
 

@@ -1,4 +1,4 @@
-"""COCO 2017 or 2014 validation: one sample per object class of an image, with that class's pixels as mask.
+"""COCO 2017 or 2014 validation: one sample per object class of an image, with that class's pixels as the mask.
 
 Source: MS COCO (cocodataset.org, "2017 Val images" and "2017 Train/Val annotations"; annotations CC BY 4.0, each image
 under its own Flickr licence) as downloaded and unpacked: `annotations/instances_val2017.json` and the images in

@@ -64,7 +64,7 @@ are outside the nodule, and contours with `inclusion` FALSE are holes. A sample 
 volume. The side of the square is `crop_mm` millimetres, or 1.5 times the nodule if that is more. The nodule is at a
 random position in the square unless the option `centred` is set. The image is 224 x 224 in the lung window (centre
 -600, width 1500). For each nodule there is also a sample without a nodule: a square of the same size in the same slice.
-It is at least 10 mm away, also in z, from every mark of every reader, and at least a quarter of it is lung. All samples
+It is at least 10 mm away (in z too) from every mark of every reader, and at least a quarter of it is lung. All samples
 of a patient are in one split. `readers` is the number of readers who marked the nodule."""
 
 HOME = "LIDC-IDRI, The Cancer Imaging Archive (CC BY 3.0)"
@@ -113,7 +113,8 @@ def samples(
     readings = files_below(root, ".xml")
     if not readings:
         raise UserError(
-            f"{root} has no XML of the readers (LIDC-XML-only.zip); download the source again and unpack it: {HOME}"
+            f"{root} does not contain the readers' XML files (LIDC-XML-only.zip); download the source again and "
+            f"unpack it: {HOME}"
         )
     if not series:
         raise UserError(
@@ -141,7 +142,7 @@ def samples(
                 log.leave_out(uid, "image", "neither a metadata table nor the DICOM files name the patient")
         seen.add(uid)
     for uid in sorted(set(series) - seen):
-        log.remark(uid, f"the series in {series[uid][0].relative_to(root).as_posix()} has no XML of the readers")
+        log.remark(uid, f"the series in {series[uid][0].relative_to(root).as_posix()} has no XML file from the readers")
 
 
 def series_uid(path: Path, name: str, log: BuildLog) -> str | None:

@@ -6,8 +6,8 @@ Source: one of the following two.
   each image under its own Flickr licence) as downloaded and unpacked: `annotations/captions_SPLIT.json`,
   `annotations/instances_SPLIT.json` and the images in `SPLIT/`, for one or more of the splits train2017, val2017,
   train2014, val2014. They may be inside a folder `coco/`. Few images meet the conditions, so 5,000 images require
-  train2017. The optional folder `masks/` contains hand-drawn masks, `ID.png` or `ANNOTATOR/ID.png` (ID: 12 digits), in
-  the size of the image, with 0 outside the person.
+  train2017. The optional folder `masks/` contains hand-drawn masks, `ID.png` or `ANNOTATOR/ID.png` (ID: 12 digits), of
+  the same size as the image, with 0 outside the person.
 - The published Saliency-Bench release (Google Drive): `image/{man,woman}/*.jpg` (or `men`, `women`) and
   `attention_label/*.csv` with the columns `img_idx` and `attention` (a JSON array of 224 x 224 numbers).
 """

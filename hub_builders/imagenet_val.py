@@ -1,4 +1,4 @@
-"""ImageNet validation: 1,000 classes, with the boxes of the class as mask if the source has them.
+"""ImageNet validation: 1,000 classes, with the boxes of the class as masks if the source has them.
 
 Source: the validation images of ILSVRC 2012 (image-net.org, after registration; non-commercial research and education
 only) as downloaded and unpacked, in one of three layouts:

@@ -129,7 +129,7 @@ def samples(
 
 
 def _remark_pairs(log: BuildLog, answers: "dict[str, list[Answer]]", rule: str) -> None:
-    """Log the number of images with two annotators, for which the rule returns the union or the intersection."""
+    """Log how many images have exactly two masks, because any rule but STAPLE returns their union or intersection."""
     pairs = sum(len(of_image) == 2 for of_image in answers.values())
     if pairs and rule != "staple":
         result = "union" if rule == "half" else "intersection"

@@ -1,4 +1,4 @@
-"""PASCAL VOC 2012: images with objects of exactly one of 20 classes, with their outlines as mask.
+"""PASCAL VOC 2012: images with objects of exactly one of 20 classes, with their outlines as masks.
 
 Source: the folder of PASCAL VOC 2012 (host.robots.ox.ac.uk/pascal/VOC, VOCtrainval_11-May-2012.tar; the images come
 from Flickr and are for research only) as downloaded and unpacked: `VOCdevkit/VOC2012/`, or the folder that contains it,

@@ -1,4 +1,4 @@
-"""Oxford-IIIT Pet: 37 breeds of cats and dogs, with the pet's outline as mask.
+"""Oxford-IIIT Pet: 37 breeds of cats and dogs, with the pet's outline as the mask.
 
 Source: the folder of Oxford-IIIT Pet (Visual Geometry Group, University of Oxford, robots.ox.ac.uk/~vgg/data/pets;
 CC BY-SA 4.0) as downloaded, with images.tar.gz and annotations.tar.gz unpacked into the same folder. The folder must

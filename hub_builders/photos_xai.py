@@ -98,7 +98,9 @@ def pictures_folder() -> Path:
     """
     package = find_spec("skimage")
     if package is None or package.origin is None:
-        raise UserError('photos-xai needs scikit-image, which is not installed; pip install "saliency-bench[demo]"')
+        raise UserError(
+            'photos-xai needs scikit-image, which is not installed; run `pip install "saliency-bench[demo]"`'
+        )
     return Path(package.origin).parent / "data"
 
 

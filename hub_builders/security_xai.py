@@ -1,10 +1,10 @@
-"""SIXray: X-ray images of luggage with and without prohibited items, with the items' boxes as mask.
+"""SIXray: X-ray images of luggage with and without prohibited items, with the items' boxes as masks.
 
 Source: the folder of SIXray (Miao et al. 2019, github.com/MeioJane/SIXray; academic use only, no commercial use) as
 downloaded and unpacked: `JPEGImage/*.jpg`, `Annotation/*.xml` (or `Annotations/`) and the lists
 `ImageSet/{10,100,1000}/{train,test}.csv` (1 present, -1 absent). Lists directly in `ImageSet/` are also read. If there
-are no lists, an image counts as prohibited if its XML has an `<object>`, and as clean if its XML has no `<object>` or
-its name begins with N.
+are no lists, an image counts as containing a prohibited item if its XML has an `<object>`, and as clean if its XML has
+no `<object>` or its name begins with N.
 """
 
 from collections.abc import Iterable, Iterator

@@ -1,4 +1,4 @@
-"""PASCAL VOC 2012 or 2007: one sample per object class of an image, with that class's pixels as mask.
+"""PASCAL VOC 2012 or 2007: one sample per object class of an image, with that class's pixels as the mask.
 
 Source: the folder of PASCAL VOC (host.robots.ox.ac.uk/pascal/VOC; the images come from Flickr and are for research
 only) as downloaded and unpacked. The archive is VOCtrainval_11-May-2012.tar; `--year 2007` needs

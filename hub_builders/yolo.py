@@ -9,7 +9,7 @@ a rotated box. All coordinates are fractions of width and height. Poses are not 
 
 The class names are `names` in `data.yaml`, or the lines of `classes.txt`. `--images` (or `--source`) is enough if the
 folder contains `data.yaml` and either `images/` and `labels/`, or `train/images/` and `train/labels/`. Folders named
-train, valid or val, and test become splits, also with a number (train2017).
+train, valid or val, and test become splits, even if a number follows (train2017).
 """
 
 from collections.abc import Iterator

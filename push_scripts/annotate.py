@@ -235,8 +235,8 @@ def _import(annotating: Any, imported: Any, args: Namespace) -> None:
     store_masks(annotating, imported)
     count, strange, selection = len(imported.masks), imported.strange, imported.selection
     if strange:
-        complain(f"{counted(len(strange), 'name')} without an image in the dataset, such as {strange[0]}; the dataset "
-                 f"contains {annotating.images.units[0]}")  # fmt: skip
+        complain(f"the dataset contains no image for {counted(len(strange), 'name')}, such as {strange[0]}; ids in the "
+                 f"dataset look like {annotating.images.units[0]}")  # fmt: skip
     for name, why in list(selection.left_out.items())[:MOST_NAMED]:
         complain(f"image {name} is left out: {why}")
     if len(selection.left_out) > MOST_NAMED:

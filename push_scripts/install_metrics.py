@@ -5,7 +5,7 @@ example:
   python -c "import evaluate; print(evaluate.load('saliency_miou').description)"
 
 The command copies the modules to the cache of evaluate (HF_MODULES_CACHE, by default ~/.cache/huggingface/modules).
-`evaluate.load` then finds them from any folder, also offline (HF_EVALUATE_OFFLINE=1). Run the command again after an
+`evaluate.load` then finds them from any folder, even offline (HF_EVALUATE_OFFLINE=1). Run the command again after an
 update of saliency-bench and after each edit of your own metric; otherwise `evaluate.load` silently uses the old copies.
 """
 

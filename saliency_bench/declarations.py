@@ -254,8 +254,8 @@ class MetricDeclaration(_Declaration):
                 f"{owner}: a parameter partners and plan=function(options, predictions) require each other; add both"
             )
         if self.asks_target_range and "curves" not in inputs and not {"target", "classifier"} <= set(inputs):
-            raise UserError(f"{owner}: its range depends on the target, so it needs the input curves, or target and "
-                            "classifier")  # fmt: skip
+            raise UserError(f"{owner}: its range depends on the target, so it needs the parameter curves, or both of "
+                            "the parameters target and classifier")  # fmt: skip
         _check_columns(owner, self.columns, inputs)
 
 

@@ -276,7 +276,7 @@ def _object(sample: SuiteSample, explainers: Sequence[Explainer], metrics: Seque
     assert sample.other is not None
     column, other = sample.batch.columns.get(OBJECT), sample.other
     if column is None or column.lacking[0] or not isinstance(column.values, torch.Tensor):
-        raise UserError(f"{sample.name} has no {OBJECT}; draw a sample with a picture without the object")
+        raise UserError(f"{sample.name} has no {OBJECT}; choose a sample that has one")
     pictures = sample.images, column.values
     scene, rows = _name(_other(sample), other.labels), []
     for image, text in zip(pictures, ("with the object", "without"), strict=True):

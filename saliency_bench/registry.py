@@ -4,9 +4,9 @@ An item is a file `NAME.py` or a folder `NAME/` that contains `NAME.py`. Names t
 folder. Items are imported on first use, so a missing optional library only affects the items that need it.
 
 Other installed packages can add items through entry points NAME = "package.module" in the groups
-`saliency_bench.explainers`, `.metrics` and `.datasets`. The module (for a metric also a folder) has the same structure
-as in this package. Suites are added through the group `saliency_bench.suites`, where the value is a folder of YAML
-files.
+`saliency_bench.explainers`, `.metrics` and `.datasets`. The module (for a metric, alternatively a folder) has the
+same structure as in this package. Suites are added through the group `saliency_bench.suites`, where the value is a
+folder of YAML files.
 """
 
 import ast
@@ -60,7 +60,10 @@ def folders(kind: str) -> list[Path]:
 
 
 def files(kind: str) -> dict[str, Path]:
-    """Return {public name: main file} of items: first of this package, sorted by name, then of other packages."""
+    """Return {public name: main file} of all items of a kind.
+
+    The items of this package come first, sorted by name, followed by those from other packages.
+    """
     return _inside(kind, *folders(kind)) | _added(kind)
 
 

@@ -228,7 +228,7 @@ class RunSpec(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _plain(cls, value: object) -> object:
-        """Convert paths to strings, integers of other libraries to Python integers, and lists to tuples."""
+        """Convert paths to strings, integers from libraries such as NumPy to Python integers, and lists to tuples."""
         if isinstance(value, list):
             return tuple(value)
         if isinstance(value, PurePath):
@@ -344,7 +344,7 @@ class RunSpec(BaseModel):
 
 
 def _list(value: Any) -> tuple:
-    """Return the values of a setting as a tuple, also for a single value."""
+    """Return the values of a setting as a tuple, even if it has a single value."""
     return value if isinstance(value, tuple) else (value,)
 
 

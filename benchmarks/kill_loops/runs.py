@@ -18,7 +18,7 @@ RUN = {
     "metrics": ["saliency_miou", "saliency_pointing_game", "saliency_insertion:steps=4"],
     "keep_maps": True, "out": "run", "batch_size": 2, "limit": 30, "device": "cpu", "progress": False,
 }  # fmt: skip
-# Settings of earlier starts in the same folder; the run is extended afterwards.
+# Settings of earlier calls for the same folder; the run is extended afterwards.
 NARROWER = [
     {}, {}, {"limit": 11}, {"only": ["correct"]}, {"explainers": RUN["explainers"][:2]},
     {"metrics": RUN["metrics"][1:]},
@@ -120,7 +120,7 @@ def runs(
                     # The last bits of a map depend on which samples of a batch are explained together.
                     children.to_the_end(run, asked)
                 if start == 0 and not Path("run", "run.json").exists():
-                    history = 0  # the settings of the first start are no longer known
+                    history = 0  # the settings of the first call are no longer known
             children.to_the_end(run, settings)
             compare(outcome, f"{what} {number} {narrow or ''}", expected[history])
     return outcome

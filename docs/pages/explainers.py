@@ -75,7 +75,7 @@ def with_photograph(names: list[str], models: Path, folder: Path) -> str:
 def with_picture(
     shown: list[str], left_out: dict[str, str], network: str, classifier: Classifier, models: Path, folder: Path
 ) -> tuple[list[str], dict[str, str]]:
-    """Return (page with the maps of a network, {explainer without a map: reason})."""
+    """Return (page with the maps of a network, {explainer that does not support the network: reason})."""
     batch = classifier.prepare(load_dataset(str(models / "shapes-xai"), split="test"))
     with torch.no_grad():
         probabilities = classifier(batch.images).softmax(dim=1)

@@ -44,7 +44,9 @@ def saliency_cgc(
     reference: Reference = "black",
     published: bool = False,
 ) -> np.ndarray:
-    """Return class group contrastivity: how far A falls and its group rises as the evidence for A is removed.
+    """Return class group contrastivity.
+
+    It measures how far the probability of A falls, and those of its group rise, as the evidence for A is removed.
 
         CGC = 1/0.8 * integral of 1/2 [mean over k in G_A of (f_k(x_s) - f_k(x)) + f_A(x) - f_A(x_s)] ds
 

@@ -14,7 +14,7 @@ Example:
     ...         return self.linear(images.flatten(1))
     ...
     >>> def explainer(classifier, images, target):
-    ...     # Marks the top row with the weights above, and the two upper rows with other weights.
+    ...     # If the weights are those above, mark the top row, else the top two rows.
     ...     maps = torch.zeros(len(images), 4, 4)
     ...     maps[:, : 1 if (classifier.model.linear.weight == 1).all() else 2] = 1
     ...     return maps

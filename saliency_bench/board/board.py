@@ -182,7 +182,7 @@ def _read_ahead(root: Path, folders: Sequence[str], owners: Known) -> Iterator[F
 
 @contextmanager
 def _threads(count: int) -> Iterator[ThreadPoolExecutor]:
-    """Open a pool of threads. On exit, also after Ctrl-C, cancel the tasks that have not started."""
+    """Open a pool of threads. On exit, including after Ctrl-C, cancel the tasks that have not started."""
     pool = ThreadPoolExecutor(count)
     try:
         yield pool
@@ -345,7 +345,7 @@ def _ranked_rows(rivals: Sequence[BoardEntry]) -> list[Row]:
 
 
 def _to_rank(rows: list[BoardEntry]) -> list[BoardEntry]:
-    """Return all rows run by the board, and at most `MOST_CHECKED` others, from submitters with few rows first."""
+    """Return all official rows, and at most `MOST_CHECKED` others, from submitters with few rows first."""
     # All pairs of rows are compared, so the number of rows is limited. One account must not crowd out other people.
     checked = [candidate for candidate in rows if not candidate.official]
     if len(checked) <= MOST_CHECKED:

@@ -328,7 +328,11 @@ def _listed_dataset(listed: Known, result: Result) -> KnownDataset | None:
 
 
 def _dataset(name: Any, result: Result, listed: KnownDataset | None) -> KnownDataset:
-    """Load the dataset of a submission. Raise UserError if the dataset or its groups differ from the board."""
+    """Load the dataset of a submission.
+
+    Raises:
+        UserError: `name` is not the submission's dataset, or its groups differ from the groups on the board.
+    """
     dataset = known_dataset(name, result.setting.split)
     if dataset.fingerprint != result.setting.fingerprint:
         raise UserError(f"{name} is not the dataset of {result.folder}; set --dataset to that dataset")
@@ -620,7 +624,6 @@ def vouch(
 
 
 def _account(api: HfApi) -> str:
-    """Return the name of the account that is logged in, or ""."""
     if client.token_of(api) is None:
         return ""
     with asking("the Hub"):

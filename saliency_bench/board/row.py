@@ -34,8 +34,8 @@ class Row:
         suspicions: Warnings that the owner of the board should check before trusting the maps.
         attempts: Number of attempts of the first submitter with the dataset's hidden masks, or None if the row was not
             scored with hidden masks.
-        rank: Possible ranks among the rows that the board has run, or among the rows that were scored with hidden
-            masks. None for other rows.
+        rank: Possible ranks among the rows whose explainer the board has run, or among the rows whose maps were scored
+            with hidden masks. None for other rows.
         rank_if_true: Possible ranks among the official rows, assuming that the scores of all rows of this submitter are
             true. Set for rows that have no official rank and whose status is better than "claimed".
         unranked: Reason why there is no official rank, or "".

@@ -167,7 +167,7 @@ class Result(StrictModel):
         link: Link to the code or paper of the submitter's method.
         ran: Day on which the run started, according to the submitter's machine.
         submitted: Day of the submission, according to the submitter's machine.
-        seconds: {`explainer_id`: run time in seconds}. When a run was resumed, only the latest start counts.
+        seconds: {`explainer_id`: run time in seconds}. If a run was resumed, only its last call counts.
         peak_memory: Peak memory in bytes during that start: GPU memory if there is a GPU, otherwise memory of the
             process.
         target: Description of what the maps explain.

@@ -23,7 +23,7 @@ from saliency_bench.utils.hashing import hash_of
 def write_manifest(
     store: RunStore, data: SplitTable, model: RunModel, cells: Sequence[Cell], *, ask: bool = False
 ) -> Manifest:
-    """Merge the manifests of this start and all earlier starts, write run.json, and return the result.
+    """Merge the manifests of this call and of all earlier calls of `run`, write run.json, and return the result.
 
     Cells whose partners are not yet known are left out.
 
@@ -31,12 +31,12 @@ def write_manifest(
         store: Part files of the run.
         data: Samples of the run.
         model: Network of the run.
-        cells: Cells of this start.
-        ask: Whether to compute the networks' logits for fixed pictures and compare them with the logits of earlier
-            starts.
+        cells: Cells of this call.
+        ask: Whether to compute the networks' logits for fixed pictures and compare them with the logits from earlier
+            calls.
 
     Raises:
-        UserError: The folder belongs to another run, or the logits of a network differ from an earlier start.
+        UserError: The folder belongs to another run, or the logits of a network differ from those in an earlier call.
     """
     objects, other, maps = data.spec.python_objects(), model.other, _maps_of(data.spec, cells)
     in_memory = [

@@ -55,7 +55,10 @@ class Explained:
 
     @property
     def about(self) -> dict[str, object]:
-        """Return the size of the maps before upsampling, and whether any value is negative, for part files."""
+        """Return the facts that part files record about the maps.
+
+        These are the size of the maps before upsampling, and whether any value is negative.
+        """
         if self.maps is None:
             return {}
         return {"cells": self.cells and list(self.cells), "negative": bool((self.maps < 0).any())}

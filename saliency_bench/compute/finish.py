@@ -45,7 +45,7 @@ def finish(
         store: Part files of the run.
         data: Samples of the run.
         model: Network of the run.
-        cells: Cells of this start.
+        cells: Cells of this call of `run`.
         misfits: {explainer that does not fit the network: reason}.
         timings: Entries of timings.json, with the `seconds` since the start.
 
@@ -80,7 +80,7 @@ def made_of(parts: Parts, facts: dict[str, Any]) -> str:
 
 
 def is_written(out: Path, origin: str) -> bool:
-    """Return whether an earlier start wrote all files from the same parts and no file has changed since then."""
+    """Return whether an earlier call of `run` wrote all files from the same parts, and no file has changed since."""
     try:
         return read_json(out / WRITTEN) == _note(out, origin)
     except (UserError, OSError):
@@ -151,6 +151,6 @@ def _model(model: RunModel) -> dict[str, Any]:
 
 
 def _plugins(cells: Sequence[Cell]) -> list[str]:
-    """Return the names of other packages that provide some of the explainers and metrics of these cells."""
+    """Return the names of the other packages that provide explainers or metrics of these cells."""
     owners = {owner_of(item.version) for cell in cells for item in (cell.explainer, cell.metric)}
     return sorted({owner.partition(" ")[0] for owner in owners if owner})

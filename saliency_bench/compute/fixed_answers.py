@@ -1,4 +1,7 @@
-"""Compute a network's logits for fixed pictures, so that later starts can identify it (see `read.network_answers`)."""
+"""Compute a network's logits for fixed pictures, so that later calls of `run` can identify it.
+
+See `read.network_answers`.
+"""
 
 from contextlib import suppress
 

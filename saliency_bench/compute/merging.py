@@ -52,7 +52,7 @@ class Parts:
     def read(cls, store: RunStore, data: SplitTable, model: RunModel, cells: Sequence[Cell]) -> "Parts":
         """Read the contents of the tables from the part files of a run, without verifying checksums.
 
-        Cells of an earlier start that cover fewer samples than this start are reported and left out.
+        Cells from an earlier call of `run` that cover fewer samples than this call are reported and left out.
 
         Raises:
             UserError: A part file was lost after the run computed it.
@@ -211,7 +211,7 @@ def _with_unread(table: pa.Table, unread: dict[int, str], names: Sequence[str] |
     Args:
         table: Rows of the readable samples.
         unread: {position: the reason}.
-        names: Names of the parts of the cell's scores; None to read the names from the rows of an earlier start.
+        names: Names of the parts of the cell's scores; None to read the names from rows that an earlier call stored.
     """
     if not unread:
         return table
@@ -264,12 +264,12 @@ def _complete_cells(out: Path, cells: Sequence[Cell], parts: Sequence[Part], cho
 
     Args:
         out: Folder of the run.
-        cells: Cells of this start.
+        cells: Cells of this call of `run`.
         parts: Part files of the scores.
         chosen: Bool (samples,), whether each sample is explained.
 
     Raises:
-        UserError: A cell of this start lacks samples.
+        UserError: A cell of this call lacks samples.
     """
     complete: list[CellKey] = []
     of_all_starts, of_this_start = read_manifest(out).cells, {cell.id for cell in cells}

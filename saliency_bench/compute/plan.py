@@ -40,8 +40,8 @@ def plan(
         store: Part files of the run.
         data: Samples of the run.
         model: Network of the run.
-        cells: Cells of this start.
-        keys: Cells of all starts.
+        cells: Cells of this call of `run`.
+        keys: Cells of all calls.
     """
     of_this_start = {hash_of(explainer.identity) for explainer in explainers_of(cells)}
 
@@ -70,12 +70,12 @@ def plan(
 
 
 def _batches_with(samples: np.ndarray, size: int) -> list[int]:
-    """Return the numbers of the batches of this size that contain at least one True of `samples`, Bool (n,)."""
+    """Return the indices of the batches of this size in which `samples`, Bool (n,), has at least one True."""
     return np.unique(np.flatnonzero(samples) // size).tolist()
 
 
 def _name_unshown(out: Path, cells: Collection[str], keys: dict[str, CellKey]) -> None:
-    """Print one line about computed cells that do not belong to this start of the run.
+    """Print one line about computed cells that do not belong to this call of `run`.
 
     Cells that were recomputed with different partners are left out, because the table contains them.
     """
@@ -86,7 +86,7 @@ def _name_unshown(out: Path, cells: Collection[str], keys: dict[str, CellKey]) -
         return
     more = f" and {len(listed) - UNSHOWN} more" if len(listed) > UNSHOWN else ""
     complain(
-        f"{out} also contains cells that are not in the table of this start: {', '.join(listed[:UNSHOWN])}{more}; "
+        f"{out} also contains cells that are not shown in this table: {', '.join(listed[:UNSHOWN])}{more}; "
         "add their explainers and metrics to the command to show them"
     )
 

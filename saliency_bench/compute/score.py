@@ -1,7 +1,7 @@
 """Score the maps of a batch with every metric, and create the rows of the records.
 
-`compute/scoring/inputs.py` provides the inputs of metrics, also for `evaluate` modules. This module adds inputs that
-only a run can provide: correct classes, groups, the other model, partners and retrained networks.
+`compute/scoring/inputs.py` provides the inputs of metrics for runs and for `evaluate` modules. This module adds
+inputs that only a run can provide: correct classes, groups, the other model, partners and retrained networks.
 """
 
 from collections.abc import Iterator, Sequence

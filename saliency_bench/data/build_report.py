@@ -1,6 +1,6 @@
 """Write and read `build_report.json`, the report of a built dataset with counts, checksums and left-out samples.
 
-The report contains no times and no paths, so equal builds produce equal bytes.
+The report contains no times and no paths, so equal builds produce identical files.
 """
 
 import json
@@ -75,7 +75,7 @@ def _as_built(path: Path, file: dict[str, Any]) -> bool:
 
 
 def report_bytes(build_report: dict[str, Any]) -> bytes:
-    """Return a report as JSON bytes. Equal reports produce equal bytes."""
+    """Return a report as JSON bytes. Equal reports produce the same bytes."""
     return (json.dumps(build_report, indent=2, ensure_ascii=False) + "\n").encode()
 
 

@@ -64,8 +64,8 @@ def build(
     """Build the dataset `name` into the folder `out` and return it.
 
     The dataset is written to a temporary folder next to `out` and renamed at the end, so `out` never contains an
-    incomplete dataset. A killed build resumes at the next start. Equal input produces equal bytes for any number of
-    workers.
+    incomplete dataset. If a build is killed, the next call resumes it. The same input produces identical files for
+    any number of workers.
 
     Args:
         name: Name of the dataset, or of a layout of your own data ("folder", "coco-json", "yolo").

@@ -45,7 +45,7 @@ def eval_yaml(build_report: dict, config: str) -> bytes:
 
 
 def eval_results_yaml(entries: list[EvalResultEntry]) -> bytes:
-    """Return the file .eval_results/*.yaml of a model."""
+    """Return the content of a model's .eval_results/*.yaml file."""
     return yaml.safe_dump(eval_result_entries_to_yaml(entries), sort_keys=False).encode()
 
 

@@ -43,7 +43,7 @@ def package_files() -> dict[str, Path]:
 
 @cache
 def wheel() -> tuple[str, bytes]:
-    """Return the name and the bytes of the package's wheel. Equal files produce equal bytes.
+    """Return the name and the bytes of the package's wheel. The same files always produce the same bytes.
 
     The wheel is not made by the tool `build`, because an installation contains neither the sources nor the tools that
     `build` needs.
@@ -75,7 +75,7 @@ def _installed() -> Distribution:
     try:
         return Distribution.from_name(NAME)
     except PackageNotFoundError as error:
-        raise UserError(f"{NAME} is not installed, so its requirements are unknown; pip install -e .") from error
+        raise UserError(f"{NAME} is not installed, so its requirements are unknown; run `pip install -e .`") from error
 
 
 def with_wheel(requirements: str, repo: str) -> tuple[str, dict[str, bytes]]:

@@ -90,7 +90,7 @@ class Interval(StrictModel):
 
     @property
     def independent(self) -> float:
-        """Return the number of effective clusters."""
+        """Return the effective number of clusters."""
         return self.clusters if self.effective is None else self.effective
 
     @property

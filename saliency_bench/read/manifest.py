@@ -43,17 +43,17 @@ class Manifest(BaseModel):
     """Content of `run.json`.
 
     Attributes:
-        spec: Settings of the latest start; earlier starts may have had other explainers, metrics and limits.
-        identity: All settings on which the scores of all starts depend.
-        cells: Cells of all starts.
-        dataset: Origin of the dataset in the latest start.
-        model: Origin of the model in the latest start.
+        spec: Settings of the latest call of `run`; earlier calls may have had other explainers, metrics and limits.
+        identity: All settings on which the scores of all calls depend.
+        cells: Cells of all calls.
+        dataset: Origin of the dataset in the latest call.
+        model: Origin of the model in the latest call.
         class_names: Class names of the model, so that readers need not load the model; None if it has no names.
-        other: The other model, if any start used one. All later starts must then use the same model.
-        answers: {role of a network: logits for fixed images}, from the first start that used the network.
+        other: The other model, if any call used one. All later calls must then use the same model.
+        answers: {role of a network: logits for fixed images}, from the first call that used the network.
         network: {part of the model: hash}, as in `Classifier.hashes`.
-        objects: Python objects used as explainers or metrics in any start.
-        maps: {explainer_id: NAME=PATH} of the precomputed maps used in any start.
+        objects: Python objects used as explainers or metrics in any call.
+        maps: {explainer_id: NAME=PATH} of the precomputed maps used in any call.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -76,13 +76,13 @@ class Manifest(BaseModel):
         write_json(folder / MANIFEST, self.model_dump(mode="json"))
 
     def after(self, earlier: "Manifest | None") -> "Manifest":
-        """Merge in the cells of an earlier start; for metrics in both starts, use the new range.
+        """Merge in the cells of an earlier call; for metrics in both calls, use the new range.
 
         Cells whose samples were combined with other partners, for example because of a different limit, are not
         comparable and are omitted.
 
         Raises:
-            UserError: The settings of the earlier start differ. The message names the difference.
+            UserError: The settings of the earlier call differ. The message names the difference.
         """
         if earlier is None:
             return self
@@ -114,7 +114,7 @@ class Manifest(BaseModel):
         return self.model_copy(update=joint)
 
     def _why_another_model(self, earlier: "Manifest") -> str:
-        """Describe for an error message how the model differs from the model of an earlier start; "" if unknown."""
+        """Describe for an error message how the model differs from the model of an earlier call; "" if unknown."""
         parts = ["prompts"] if self.spec.prompts != earlier.spec.prompts else []
         parts += [
             part for part in self.network.keys() & earlier.network.keys() if self.network[part] != earlier.network[part]
@@ -127,7 +127,7 @@ class Manifest(BaseModel):
         return f" ({', '.join(words)})" if words else ""
 
     def _has_other_partners(self, cell: CellKey) -> bool:
-        """Return whether an earlier cell used a different partner plan from this start's cells of the same metric."""
+        """Return whether an earlier cell used a different partner plan from this call's cells of the same metric."""
         plans = {partners.metric_id: partners.asked_for.get(PARTNERS) for partners in self.cells.values()}
         partners = cell.asked_for.get(PARTNERS)
         return plans.get(cell.metric_id, partners) != partners
@@ -226,10 +226,10 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def read_earlier(folder: Path) -> Manifest | None:
-    """Return the manifest of an earlier start, or None if there is none.
+    """Return the manifest of an earlier call of `run`, or None if there is none.
 
     If the manifest is damaged or missing but part files exist, print a message and return None. Each part file contains
-    the hash of its run, so the parts that match the present start are still used, and all others are ignored.
+    the hash of its run, so the parts that match the current settings are still used, and all others are ignored.
 
     Raises:
         UserError: As for `read_manifest`.
@@ -241,12 +241,15 @@ def read_earlier(folder: Path) -> Manifest | None:
         return read_manifest(folder)
     if parts_there:
         why = "cannot be read" if torn else "is missing"
-        complain(f"{path} {why} and is rebuilt from the settings of this start; other results in {folder} are not used")
+        complain(f"{path} {why} and is rebuilt from the current settings; other results in {folder} are not used")
     return None
 
 
 def _is_torn(path: Path) -> bool:
-    """Return whether a file is too damaged to be a manifest: invalid JSON, or no required field except the format."""
+    """Return whether a file is too damaged to be a manifest.
+
+    This is the case if it is not a JSON object, or if it has the current `format` but none of the required fields.
+    """
     try:
         content = read_json(path)
     except UserError:

@@ -1,4 +1,4 @@
-"""Check that two starts of a run, or two runs, used the same network, by comparing logits for fixed images.
+"""Check that two calls for the same run, or two runs, used the same network, by comparing logits for fixed images.
 
 A digest covers everything that is known to affect a network. The logits also reveal changes that the digest misses,
 such as a change in a file, an environment variable or a library. Results are merged only if the logits differ by no
@@ -86,10 +86,10 @@ def check_same_network(
 def joined(
     earlier: Mapping[Role, NetworkAnswers], now: Mapping[Role, NetworkAnswers], arithmetic: str, out: str
 ) -> dict[Role, NetworkAnswers]:
-    """Merge the logits of the networks of an earlier start and of the current start, by role.
+    """Merge the logits of the networks from an earlier call of `run` and from the current call, by role.
 
     Raises:
-        UserError: A network's logits differ from its logits in the earlier start.
+        UserError: A network's logits differ from its logits in the earlier call.
     """
     for role in earlier.keys() & now.keys():
         difference = f"{out} contains results of a different {role}"

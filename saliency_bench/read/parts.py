@@ -286,7 +286,7 @@ def in_order(tables: Sequence[pa.Table]) -> pa.Table:
         return table
     origins = np.repeat(np.arange(len(tables)), [len(rows) for rows in tables])
     order = np.argsort(positions, kind="stable")
-    # If a run is killed after writing a file but before recording it, the next start writes the same rows again.
+    # If a run is killed after writing a file but before recording it, the next call writes the same rows again.
     _, starts, groups = np.unique(positions[order], return_index=True, return_inverse=True)
     first = origins[order][starts][groups]
     return table.combine_chunks().take(order[origins[order] == first])

@@ -211,7 +211,7 @@ def _passes(
     shown = {key.explainer_id for key in manifest.cells.values()}
     parts = RunStore(folder, manifest.identity).scores.parts()
     for entry in (entry for part in parts for entry in part.entries if entry.group in shown):
-        # An earlier start with a larger limit may have computed more batches than this start covers.
+        # An earlier call of `run` with a larger limit may have computed more batches than this call covers.
         count = sum(start < used for start in entry.starts)
         halved += count * entry.about["halved"]
         sizes |= {entry.about["batch_size"]} if count else set()

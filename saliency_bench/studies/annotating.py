@@ -280,7 +280,7 @@ class Annotating:
         return self.places.left(person, self._drawable, self.settings["annotators"], self.lease_hours)
 
     def _total(self, person: str) -> int:
-        """Return the total number of images for a person, assuming that no other person gets more images.
+        """Return the total number of images that a person will get if no further images are assigned to other people.
 
         The number includes future honeypots, which are inserted as in `_waiting`.
         """

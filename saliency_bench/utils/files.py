@@ -86,12 +86,12 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, content: object) -> None:
-    """Write indented JSON with a fixed layout, so that equal content produces equal bytes. NaN becomes null."""
+    """Write indented JSON with a fixed layout, so that equal content produces identical files. NaN becomes null."""
     write_text(path, json.dumps(_without_nan(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def _without_nan(content: object) -> object:
-    """Replace NaN with None, also inside lists and dicts."""
+    """Replace NaN with None, including inside lists and dicts."""
     if isinstance(content, dict):
         return {key: _without_nan(value) for key, value in content.items()}
     if isinstance(content, list | tuple):

@@ -21,7 +21,7 @@ def hash_of(*parts: object) -> str:
 
 
 def canonical(content: object) -> str:
-    """Return JSON with sorted keys, so that equal content results in equal text."""
+    """Return JSON with sorted keys, so that equal content gives the same text."""
     return json.dumps(content, sort_keys=True, default=str)
 
 

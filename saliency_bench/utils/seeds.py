@@ -47,10 +47,10 @@ def normal(seed: int, count: int) -> np.ndarray:
 
 
 def normals(seeds: "Tensor", count: int) -> "Tensor":
-    """Draw the numbers of `normal` for each seed, int64 (n,), on the device of the seeds. Return float32 (n, count).
+    """For each of `seeds`, int64 (n,), draw the same numbers as `normal`, and return them as float32 (n, count).
 
-    The values equal `normal` up to the last digits. Signed 64-bit integers in torch wrap around like unsigned integers
-    in numpy.
+    The numbers are drawn on the device of `seeds`. They agree with those of `normal` except possibly in the last
+    digits. Signed 64-bit integers in torch wrap around like unsigned integers in numpy.
     """
     import torch  # imported here, because metrics that need only numpy use this module too
 

@@ -195,7 +195,7 @@ class Guard:
             self._bytes -= read
 
     async def _upload(self, scope: Scope, headers: Headers, receive: Receive, send: Send) -> None:
-        """Pass on an upload of a signed-in account if it is within the limits."""
+        """Forward an upload from a signed-in account if it is within the limits."""
         if self.uploads is None:
             raise RefusedError(403, "this page accepts no uploads")
         if not scope["path"].rstrip("/").endswith(UPLOAD):

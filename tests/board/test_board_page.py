@@ -142,7 +142,7 @@ def test_first_page_is_the_matrix_of_official_rows(page, archive):
     assert '<span title="saliency_miou, higher is better">' in shown
     assert "Overlap (mIoU)" in Outline(shown).said
     unrun = page.show(f"dataset={quote(EVIL)}")["body"]
-    assert "has not run any of these rows" in unrun
+    assert "has not run any of these explainers" in unrun
     assert "lb-run" not in unrun.partition("<p class")[2].partition("</table>")[0]
     assert "lb-matrix" not in page.show("as_list=yes")["body"]
 

@@ -364,7 +364,9 @@ def test_damaged_files_are_rebuilt(name, content, finished, undisturbed, capsys)
         finished.patch.setattr(running, "work", pytest.fail)
     finished.go()
     if name == "run.json":
-        line = f"{path} {'is missing' if content is None else 'cannot be read'} and is rebuilt from the settings"
+        line = (
+            f"{path} {'is missing' if content is None else 'cannot be read'} and is rebuilt from the current settings"
+        )
         assert line in capsys.readouterr().err
     check_equal(finished.out, undisturbed)
     sb.report(finished.out)

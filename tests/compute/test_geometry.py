@@ -1,4 +1,4 @@
-"""Test that masks follow images through every processor, and that logits equal the logits of processor plus model."""
+"""Test that every processor prepares masks like images, and that logits equal the logits of processor plus model."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Test explainers of other packages: maps are bit-identical to the maps of the package for its own network."""
+"""Test explainers from other packages: maps are bit-identical to the maps of the package for its own network."""
 
 from functools import partial
 from types import SimpleNamespace

@@ -217,7 +217,7 @@ def test_noise_is_uniform_and_seeded_per_sample(made):
 
 @pytest.mark.parametrize("value", [0.0, 0.2, 0.5, 0.9, 1.0])
 def test_gaussian_noise_matches_truncated_normal(value):
-    """Compare with rejection sampling: normal draws around the value, of which draws outside [0, 1] are discarded."""
+    """Compare with rejection sampling: draw normal values around the value, and discard those outside [0, 1]."""
     drawn = perturbation.gaussian(torch.full((2, 3, 64, 64), value), [3, 3])
     assert torch.equal(drawn[0], drawn[1])
     drawn = drawn[0].numpy().ravel()

@@ -95,7 +95,7 @@ def settled(model, side):
 
 
 def explain_all(make, side, cam_layer, cebp_layer, explainer_of, map_or_refusal, others_named):
-    """Return {explainer: map}, and check that explainers without a map suggest others."""
+    """Return {explainer: map}, and check that the errors of all other explainers suggest explainers with a map."""
     torch.manual_seed(0)
     classifier = load_classifier(make(), mean=(0.5,) * 3, std=(0.25,) * 3, device="cpu")
     images, target = torch.rand(1, 3, side, side), targets.contrast([0], [1], 4)

@@ -1,4 +1,4 @@
-"""Tests of the contract of all builders: constants, help, equal bytes with any number of threads, and their page."""
+"""Tests of the contract of all builders: constants, help, identical output for any number of threads, page."""
 
 import io
 import json

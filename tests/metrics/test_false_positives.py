@@ -98,7 +98,7 @@ def test_contrasts_match_literal_loop(name, chosen, maps, masks, right):
     expected = literal_contrast(maps, masks, right, name.endswith("mcr"), chosen == "each")
     np.testing.assert_allclose(parts, expected, rtol=1e-12, atol=1e-12)
     difference = expected[:, 0] - expected[:, 1]
-    if chosen == "each":  # the two means are over different images
+    if chosen == "each":  # the two means refer to different images
         difference = np.full(B, np.nan)
     np.testing.assert_allclose(scores, difference, rtol=1e-12, atol=1e-12)
     assert metric.parts(OBJECTS) == ("object model", "scene model")

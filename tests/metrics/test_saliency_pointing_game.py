@@ -1,4 +1,4 @@
-"""Test saliency_pointing_game by hand and against loops over pixels, and test its properties."""
+"""Compare saliency_pointing_game with values computed by hand and with loops over pixels, and test its properties."""
 
 import tracemalloc
 

@@ -1,4 +1,7 @@
-"""Test saliency_randomisation by hand and against loops, Quantus and scikit-image. The network must not change."""
+"""Compare saliency_randomisation with values computed by hand, simple loops, Quantus and scikit-image.
+
+The network must not change.
+"""
 
 import copy
 import math

@@ -46,7 +46,7 @@ def module_of(path: Path) -> str:
 
 
 def imports_of(path: Path) -> set[str]:
-    """Return all names of this project that a file imports, also in functions: "data.jobs", "data.jobs.Job" ..."""
+    """Return all names of this project that a file imports, including in functions: "data.jobs", "data.jobs.Job" ..."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):

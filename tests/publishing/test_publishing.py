@@ -221,7 +221,7 @@ def test_metric_space_pins_the_package_wheel_by_hash():
     assert lines[-1] == f"saliency-bench @ {address}#sha256={sha256(files[name]).hexdigest()}"
     assert all("==" in line or "@" in line for line in lines[1:])
     assert f"torch=={version('torch').partition('+')[0]}+cpu" in lines
-    assert wheel() == (name, files[name])  # equal bytes, so pushing again sends nothing
+    assert wheel() == (name, files[name])  # the same bytes, so pushing again sends nothing
 
 
 @pytest.mark.slow

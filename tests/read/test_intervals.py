@@ -205,7 +205,7 @@ def test_few_clusters_have_value_without_interval():
     # unbounded scores that are all equal, and 40 rows of 9 patients, which are nine clusters
     assert np.isnan(interval(np.full(30, 7.1), np.arange(30), POSITIVE)[1:3]).all()
     assert math.isnan(interval(np.linspace(0, 1, 40), np.arange(40) % 9, UNIT).low)
-    # one patient with most of the rows reduces the number of effective clusters
+    # one patient with most of the rows reduces the effective number of clusters
     lopsided = np.concatenate([np.arange(12), np.zeros(60, int)])
     assert math.isnan(interval(np.linspace(0, 1, 72), lopsided, UNIT).low)
 

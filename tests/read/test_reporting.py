@@ -490,7 +490,7 @@ def test_incomparable_runs_are_reported(copied, other, tmp_path):
     change_summary(copied, lambda summary: summary["dataset"].update(fingerprint="f2", id="other-xai"))
     refused("different datasets", differences, copied, other)
     page = report([copied, other], tmp_path / "page.html").read_text(encoding="utf-8")
-    assert "Not compared: they are over different datasets (other-xai with fingerprint f2 and shapes-xai" in page
+    assert "Not compared: they use different datasets (other-xai with fingerprint f2 and shapes-xai" in page
     assert "best run" not in page[page.index("<body>") :]
     refused("no-such", differences, copied, tmp_path / "no-such")
 

@@ -183,7 +183,7 @@ def test_regions_match_their_names():
 
 
 def test_readings_match_hand_computed_example():
-    """Test 2 x 2 pixels with the top row as region and the left column as mask.
+    """Test 2 x 2 pixels with the top row as the region and the left column as the mask.
 
     Both IoUs, also of the background, are 1/3.
     """

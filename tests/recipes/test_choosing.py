@@ -400,7 +400,10 @@ def test_unknown_layer_is_rejected_before_writing(tmp_path):
 
 
 def affordable(within):
-    """Return which of two explainers of 1 and 10 passes and a baseline are tried, at one second per pass."""
+    """Return the names that are tried, and the names that are too slow.
+
+    The choice is made among a baseline and two explainers, which need 1 and 10 passes of one second each.
+    """
     chosen = [SimpleNamespace(name=name, baseline=name == "random", passes=passes)
               for name, passes in (("gradcam", 1), ("rise", 10), ("random", 0))]  # fmt: skip
     scoring = {(item.name, METRIC): 1.0 for item in chosen}

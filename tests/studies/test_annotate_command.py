@@ -128,8 +128,8 @@ def test_import_summary_accounts_for_every_region(line, tmp_path, capsys):
     told = capsys.readouterr()
     assert "image images/image-005.png is left out: the run lengths do not match a mask of 2 x 2 pixels" in told.err
     assert (
-        "1 name without an image in the dataset, such as images/image-0099.png; the dataset contains image-000"
-        in told.err
+        "the dataset contains no image for 1 name, such as images/image-0099.png; "
+        "ids in the dataset look like image-000" in told.err
     )
     first, second = told.out.splitlines()
     assert first == "masks of 2 images are stored for ada"

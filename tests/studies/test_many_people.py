@@ -69,7 +69,7 @@ def guess(server, number):
 
 
 def disconnect(place):
-    """Close all connections of a PostgreSQL database, like a restart; a SQLite file has no connections."""
+    """Close all connections to a PostgreSQL database, as a restart would; a SQLite file has no connections."""
     if str(place).startswith("postgresql://"):
         import psycopg
 

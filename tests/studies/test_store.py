@@ -1,4 +1,4 @@
-"""Tests of the store: rows are added once and never changed, also with simultaneous writers and after kills."""
+"""Tests of the store: rows are added once and never changed, even with simultaneous writers and after kills."""
 
 import os
 import signal

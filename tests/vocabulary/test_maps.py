@@ -1,4 +1,4 @@
-"""Tests of reading maps and masks, the normalised map, and the order of pixels, against loops."""
+"""Compare reading maps and masks, normalising maps and ordering pixels with simple loops."""
 
 import datasets
 import numpy as np

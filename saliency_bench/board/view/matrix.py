@@ -46,7 +46,7 @@ class Matrix:
         metrics: One row per metric, from which the name and the direction of the metric are read.
         methods: (explainer, cells in the order of the metrics) for each method. A missing cell is None.
         baselines: (explainer, cells in the order of the metrics) for each baseline. A missing cell is None.
-        official: Whether the rows were run by the board. If False, the board has not run any row of this scene.
+        official: Whether the displayed rows are official. If False, no row of this scene is official.
     """
 
     scene: Scene
@@ -58,7 +58,7 @@ class Matrix:
 
 
 def is_official(row: ShownRow) -> bool:
-    """Return whether the board has run a row, or scored it with hidden masks."""
+    """Return whether the board has run a row's explainer, or scored its maps with hidden masks."""
     return row.status in OFFICIAL
 
 

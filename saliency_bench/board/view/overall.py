@@ -9,8 +9,9 @@
               1 / (D n_d); n_d: number of samples of d on which `random` has a score. A difference must also remain
               significant if rare failures are taken into account
 
-Only rows that the board has run are ranked. An explainer needs such a row for each dataset of the core; for all other
-explainers, the table lists what is missing. Scores are never averaged over a part of the core or over metrics.
+Only rows whose explainer the board has run are ranked. An explainer needs such a row for each dataset of the core; for
+all other explainers, the table lists what is missing. Scores are never averaged over a part of the core or over
+metrics.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -156,7 +157,6 @@ def _without_rank(
 
 
 def _matched(first: Scored, second: Scored) -> Matched:
-    """Return the scores of two rows on their common samples."""
     return Matched(_aligned([first, second]), cluster_codes(*_samples([first, second])), first.limits)
 
 

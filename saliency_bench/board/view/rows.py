@@ -37,7 +37,7 @@ class ShownRow:
         passes: Forward passes needed to explain one image, or None if not stated.
         seconds: Seconds to explain one image on `device`, as reported by the submitter, or None if not stated.
         recomputed: Number of samples that the board has recomputed.
-        beats: Baselines that the row beats. Rows that the board has not run use the fields `..._if_true` instead.
+        beats: Baselines that the row beats. Rows that are not official use the fields `..._if_true` instead.
         text: Lower-case text that the search matches.
     """
 

@@ -135,7 +135,6 @@ def transformers(
 def _vision_language(
     source: ModelSource, config: Any, layer: str | None, prompts: Prompts, texts: Texts, device: torch.device | None
 ) -> Classifier:
-    """Load a vision-language model as a classifier that compares an image with the texts of each class."""
     from transformers import AutoModelForZeroShotImageClassification
 
     with counted(source.name, room_of(source.folder)):

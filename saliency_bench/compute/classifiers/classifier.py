@@ -219,8 +219,8 @@ class Classifier(nn.Module):
         *_, last = self.model.modules()
         if isinstance(last, nn.Sigmoid) and bool(((logits >= 0) & (logits <= 1)).all()):
             raise UserError(
-                f"{self.id} ends in a sigmoid, so a softmax or sigmoid would be applied twice; pass the network "
-                'without the sigmoid, with activation="sigmoid"'
+                f"{self.id} ends in a sigmoid, and a softmax or a second sigmoid would be applied to its output; pass "
+                'the network without the sigmoid, with activation="sigmoid"'
             )
         tolerance = 1e-5 if logits.dtype in (torch.float32, torch.float64) else 1e-2
         if _are_probabilities(logits, tolerance):

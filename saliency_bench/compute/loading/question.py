@@ -147,7 +147,7 @@ def class_names(rows: datasets.Dataset) -> list[str]:
         raise UserError(f'the dataset has no column "label" (it has: {listed}); choose the column with --label-column')
     raise UserError(
         f"the column label contains {kind.dtype} without class names; add names with dataset.cast_column('label', "
-        "datasets.ClassLabel(names=[...])), or convert the labels to texts"
+        "datasets.ClassLabel(names=[...])), or convert the labels to strings"
     )
 
 

@@ -48,12 +48,15 @@ class Composed:
 
 
 def absolute(explainer: Inner) -> Explainer:
-    """Return an explainer with the maps |map|: how much a pixel matters, for or against the target."""
+    """Return an explainer whose maps are the absolute values of another explainer's maps.
+
+    They show how much each pixel matters, for or against the target.
+    """
     return _composed("absolute", _absolute, explainer)
 
 
 def positive(explainer: Inner) -> Explainer:
-    """Return an explainer with the maps max(map, 0): only evidence for the target."""
+    """Return an explainer whose maps are max(map, 0) of another explainer's maps: only evidence for the target."""
     return _composed("positive", _positive, explainer)
 
 

@@ -85,8 +85,8 @@ def _copy(classifier: nn.Module) -> nn.Module:
     except Exception as error:
         who = getattr(classifier, "id", type(classifier).__name__)
         raise UserError(
-            f"{who} cannot be copied ({described(error)}), and the original is never changed; leave out metrics that "
-            "randomise the network"
+            f"{who} cannot be copied ({described(error)}), but randomising its weights needs a copy; leave out metrics "
+            "that randomise the network"
         ) from error
 
 

@@ -21,7 +21,8 @@ def explain_many(
 ) -> tuple[list[Explanation], Image.Image]:
     """Return the explanations, and one picture that shows all of them.
 
-    If `explainers` is empty, a fitting explainer is chosen. Each row of the picture starts with the prepared image.
+    If `explainers` is empty, an explainer that supports the network is chosen. Each row of the picture starts with the
+    prepared image.
 
     Args:
         picture: Image file.

@@ -36,7 +36,7 @@ def spans_of(setup: Setup, split: RetrainingSplit) -> list[range]:
 
 
 def missing_spans(setup: Setup, folder: Path, explainer: Explainer, split: RetrainingSplit) -> list[int]:
-    """Return the numbers of the spans without a readable file."""
+    """Return the indices of the spans that have no readable file."""
     return [
         number
         for number, span in enumerate(spans_of(setup, split))

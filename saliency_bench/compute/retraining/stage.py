@@ -112,7 +112,9 @@ def _train_all(
             about = f"{task.explainer or 'without maps'}, {EXPOSURES[task.exposure]:.0%}, repetition {task.number}"
             advance.set_postfix_str(about)
             retrain(setup, splits, pictures, folder, task, advance.update)
-            advance.update(end - advance.n)  # skip epochs of an earlier start and batches of images without a map
+            advance.update(
+                end - advance.n
+            )  # skip epochs that an earlier call trained, and batches of images without a map
 
 
 def tasks_of(cell: Cell) -> list[Task]:

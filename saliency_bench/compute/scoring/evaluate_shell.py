@@ -327,7 +327,8 @@ class ExplainerShell(_InstalledShell):
             from saliency_bench.compute.scoring.samples import score_samples
         except ModuleNotFoundError as error:
             raise ImportError(
-                f"{name} runs the classifier and the explainer, which needs saliency-bench; pip install saliency-bench"
+                f"{name} runs the classifier and the explainer, which needs saliency-bench; run `pip install "
+                "saliency-bench`"
             ) from error
         if classifier is None or explainer is None:
             raise ValueError(f"{name} needs classifier= and explainer=, each a name or your own object")
@@ -417,7 +418,7 @@ class CurveShell(_InstalledShell):
             from saliency_bench.compute.scoring.samples import known_groups
         except ModuleNotFoundError as error:
             raise ImportError(
-                f"{name} runs the classifier, which needs saliency-bench; pip install saliency-bench"
+                f"{name} runs the classifier, which needs saliency-bench; run `pip install saliency-bench`"
             ) from error
         if images is None or classifier is None:
             raise ValueError(f"{name} needs images=(B, 3, H, W) in [0, 1] and classifier= (a name or a module)")

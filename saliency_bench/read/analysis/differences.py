@@ -178,9 +178,9 @@ def why_not(first: RunData, second: RunData) -> str | None:
     datasets = first.summary["dataset"], second.summary["dataset"]
     if datasets[0]["fingerprint"] != datasets[1]["fingerprint"]:
         names = " and ".join(f"{dataset['id']} with fingerprint {dataset['fingerprint'][:8]}" for dataset in datasets)
-        return f"they are over different datasets ({names})"
+        return f"they use different datasets ({names})"
     if datasets[0]["split"] != datasets[1]["split"]:
-        return f"they are over different splits ({datasets[0]['split']} and {datasets[1]['split']})"
+        return f"they use different splits ({datasets[0]['split']} and {datasets[1]['split']})"
     return None
 
 

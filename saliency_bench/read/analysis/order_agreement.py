@@ -9,8 +9,8 @@ and more pixels until they name the class. Their answers are a CSV or Parquet ta
     exposure    share of the pixels that were shown, above 0 and at most 1
     person      any string that identifies the person
     right       true or false (CSV: also 1 or 0); "I don't know" is false
-    dataset     optional: name or fingerprint of the dataset that image_id belongs to. Two datasets may have equal ids,
-                so answers that name their dataset count only for runs on it
+    dataset     optional: name or fingerprint of the dataset that image_id belongs to. Ids may occur in more than one
+                dataset, so answers that name their dataset count only for runs on it
 
 All answers of a person about an image and explainer form one judgement. The accuracy of people at r is the share of
 judgements that are correct at or before r. `saliency_crowd_auc` is the area under this curve, which is 0 at r = 0.
@@ -161,7 +161,7 @@ def _of_metric(
     if len(automated) < FEWEST or (exposures := list(next(iter(automated.values())))) == []:
         return [], []
     counts = {name: given.right(name, ids, exposures) for name in automated}
-    for name, (judgements, _) in counts.items():  # both accuracies of an explainer are over the same images
+    for name, (judgements, _) in counts.items():  # both accuracies of an explainer refer to the same images
         automated[name] = {
             exposure: np.where(judgements > 0, accuracies_of_images, np.nan)
             for exposure, accuracies_of_images in automated[name].items()

@@ -49,7 +49,7 @@ class Failures:
     Attributes:
         reach: Greatest absolute difference on a sample where one of two explainers fails; 0 for unbounded scores.
         columns: Number of explainers that are tested together, each of which may fail.
-        evenness: Number of effective clusters / number of clusters.
+        evenness: Effective number of clusters / number of clusters.
     """
 
     reach: float = 0.0

@@ -30,7 +30,10 @@ def sentences(content: dict[str, Any]) -> list[str]:
         lines += [headline(question, content), *question_lines(question, content)]
     named = {question["recommended"] for question in content["questions"]} - {None}
     if len(named) > 1:
-        lines.append("The questions have different recommendations; choose by your question, not by an average.")
+        lines.append(
+            "The recommendation depends on the question; pick the question that matters to you instead of averaging "
+            "over the questions."
+        )
     if excluded := content["survive_random_weights"]:
         lines.append(f"Excluded, because their maps stay the same when all weights are random: {listed(excluded)}.")
     lines += not_counted(content)

@@ -6,7 +6,7 @@
     suite             STYLE and save_figure, for figures drawn elsewhere                     PDF, SVG and PNG files
     board             STYLE and svg_text, for figures drawn elsewhere                        SVG inside a page
 
-Equal scores give files with equal bytes. Text in SVG files stays text, so that the text can be read aloud, searched and
+Equal scores give identical files. Text in SVG files stays text, so that the text can be read aloud, searched and
 copied.
 """
 
@@ -41,7 +41,7 @@ STYLE: dict[Any, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "svg.fonttype": "none",
-    "svg.hashsalt": "saliency-bench",  # equal figures get equal ids
+    "svg.hashsalt": "saliency-bench",  # equal figures get the same ids
     "pdf.fonttype": 42,  # TrueType, because many publishers reject Type 3
 }
 # Colours of pages. The names are CSS variables in report.css, which adapt to dark mode.
@@ -68,7 +68,7 @@ NO_DATES = {"pdf": {"CreationDate": None, "Creator": None, "Producer": None}, "p
 
 
 def svg_text(figure: Figure, tight: bool = True) -> str:
-    """Return a figure as the text of an SVG file, cropped to its contents if `tight`. Equal figures give equal text.
+    """Return a figure as the text of an SVG file, cropped to its contents if `tight`. Equal figures give the same text.
 
     Create the figure and call this function inside the same `rc_context(STYLE)`.
     """

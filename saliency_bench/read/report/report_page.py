@@ -243,7 +243,7 @@ def _facts(run: RunData) -> list[tuple[str, str]]:
 
 
 def _batch_sizes(summary: dict) -> str:
-    """Return the batch size of a run, or all batch sizes if its starts used different batch sizes."""
+    """Return the batch size of a run, or all batch sizes if calls of `run` used different batch sizes."""
     return " and ".join(map(str, summary.get("batch_sizes") or [summary["batch_size"]]))
 
 

@@ -294,8 +294,8 @@ def student(mean: float, error: float, freedom: float) -> Ends:
 def over_datasets(estimates: Sequence[Estimate], errors: Sequence[float]) -> tuple[Estimate, float]:
     """Return (mean of the means of D independent datasets with an interval for these datasets, its standard error).
 
-    The interval is S -+ t sqrt(sum_d se_d^2) / D, with t for the smallest degrees of freedom of any dataset. The number
-    of effective clusters is D times the smallest C of any dataset, because failures are hardest to detect on the
+    The interval is S -+ t sqrt(sum_d se_d^2) / D, with t for the smallest degrees of freedom of any dataset. The
+    effective number of clusters is D times the smallest C of any dataset, because failures are hardest to detect on the
     dataset with the fewest clusters. A share p of failures on this dataset moves the mean by p / D times their size,
     and is missed with probability (1 - p)^C. This is at most (1 - p / D)^(C D), the probability of missing a share p /
     D of failures among C D clusters.
@@ -389,7 +389,10 @@ def _may_be_widened(matched: Matched, first: int, second: int, estimate: Estimat
 def error_and_far(
     matched: Matched, first: int, second: int, estimate: Estimate, tail: float = TAIL
 ) -> tuple[float, tuple[float, float]]:
-    """Return (standard error of a difference, (lowest, highest) difference on a sample where one of the two fails)."""
+    """Return (standard error of the difference between two columns, (lowest, highest) difference).
+
+    The second item refers to a sample on which the explainer of one of the columns fails.
+    """
     left, right = (matched.columns[index] for index in matched.pair(first, second)[:2])
     limits = matched.limits
     error = (estimate.high - estimate.low) / 2 / t_quantile(estimate.freedom, tail)

@@ -153,14 +153,14 @@ def _drawn(index: int, layout: str, seed: int) -> Scene:
 
 
 def decided_class(kind: str, drawing: Scene) -> int:
-    """Return the class that the network with this kind of evidence must predict for a drawing."""
+    """Return the class that the network `kind`, which reads only one type of evidence, must predict for a drawing."""
     return {"colour": drawing.colour[0], "quadrant": drawing.quadrant, "stripes": (*drawing.stripes, 0)[0]}[
         KINDS[kind].reads
     ]
 
 
 def classifier_of(kind: str) -> Classifier:
-    """Return the network with this kind of evidence as a classifier whose mean is the grey of the scene."""
+    """Return the network `kind` as a classifier whose normalisation mean is the grey of the drawings."""
     classes = list(KINDS[kind].classes)
     return load_classifier(network(kind), mean=GROUND, std=1, labels=classes, layer="features", name=kind, device="cpu")
 

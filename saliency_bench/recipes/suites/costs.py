@@ -2,8 +2,8 @@
 
     forward    images sent through a network: predictions, maps without gradients, images that metrics classify,
                validation
-    gradient   images sent through a network and back to the input, for maps
-    trained    images sent through a network and back to its weights; optimiser steps are not timed
+    gradient   images with a forward pass and a backward pass to the input, for maps
+    trained    images with a forward pass and a backward pass to the weights; optimiser steps are not timed
 
 The numbers are upper bounds if an explainer or metric declares an upper bound as its `passes`. Metrics that declare no
 passes are not counted; most of them do not use the network. Seconds are estimated from these numbers and from a brief

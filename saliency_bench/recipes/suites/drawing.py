@@ -96,7 +96,8 @@ def plot_of(table: SuiteTable, folder: Path) -> str:
 
     Equal tables produce identical files. The plot has one panel per quantity. If the table has only one quantity but
     several column axes, the plot has one panel per name on the last column axis. Rows are laid out along the panel.
-    Names on the other column axes are drawn in different colours, as "points" with intervals or as "lines".
+    Each name on the other column axes has its own colour. Its values are drawn as "points" with intervals or as
+    "lines".
     """
     kind, axes = table.table.plot, table.row_axes + table.column_axes
     # Quantities have different scales, so each has a panel.

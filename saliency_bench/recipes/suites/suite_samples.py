@@ -38,7 +38,7 @@ class SuiteSample:
     Attributes:
         data: Samples of the run.
         model: Network of the run.
-        predicted: The sample with the predictions of all networks of the run.
+        predicted: The sample with the predictions of the run's network and, if the run has one, of its other network.
         target: Target of the maps.
         plans: {metric that needs partners: partner plan}, or None if partners are not drawn.
     """

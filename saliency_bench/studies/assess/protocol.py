@@ -90,8 +90,8 @@ def _rateable(images: RunImages) -> list[str]:
     """Return the images whose maps explain one class and, if masks are rated, that have a mask of this class."""
     if not images.explained:
         raise UserError(
-            "people can rate only maps that explain one class, but the target of this run is neither label nor "
-            "predicted; specify a different run"
+            "people can rate only maps that explain one class, but this run's target is neither 'label' nor "
+            "'predicted'; specify a different run"
         )
     if images.masks is None:
         return list(images.explained)

@@ -243,7 +243,6 @@ def _of_annotation(annotation: dict[str, Any], person: str, images: list[str], r
 
 
 def _kind(result: dict[str, Any]) -> str:
-    """Return the type of the region in a result, or ""."""
     value = result.get("value")
     if not isinstance(value, dict):
         return ""
