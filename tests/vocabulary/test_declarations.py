@@ -33,7 +33,7 @@ REFUSED = [({"rnage": (0, 1)}, "unknown keyword 'rnage' of @sb.metric; did you m
            ({"columns": ("scene",)}, "scene.*no parameter `columns`"),
            ({"keeps": "bottom"}, "keeps must be top or rest; got 'bottom'"),
            ({"also_called": "mean"}, r'also_called .*\("mean",\)'),
-           ({"range": lambda options, target: (0, 1)}, "its range depends .*curves, or target and classifier"),
+           ({"range": lambda options, target: (0, 1)}, "its range depends .*curves, or .*target and classifier"),
            ({"check": "never"}, "check must be a function"), ({"paper": 3}, "paper must be a string; got 3"),
            ({"note": None}, "note must be a string; got None"),
            ({"plan": "all"}, "plan must be a function; got 'all'"),
