@@ -398,7 +398,7 @@ def test_rebuilt_run_hides_cells_until_requested_again(finished, undisturbed):
 @pytest.mark.slow
 def test_cells_missing_from_table_are_named_in_one_line(world, capsys):
     def unnamed():
-        return [line for line in capsys.readouterr().err.splitlines() if "not in the table" in line]
+        return [line for line in capsys.readouterr().err.splitlines() if "not shown in this table" in line]
 
     both = {"explainers": ["gradcam", "random"], "metrics": ["saliency_miou", "saliency_iosr"]}
     alone = {"explainers": ["random"], "metrics": ["saliency_miou"]}
