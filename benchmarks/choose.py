@@ -42,7 +42,7 @@ Law = Callable[[np.random.Generator, int], np.ndarray]
 
 @dataclass
 class Drawn:
-    """Laboratory whose scores (images, candidates) were drawn beforehand."""
+    """Laboratory with scores (images, candidates) that were drawn beforehand."""
 
     columns: np.ndarray
     groups: Sequence[str | None]
@@ -139,7 +139,7 @@ def clustered(rng: np.random.Generator, candidates: int) -> np.ndarray:
 
 
 def missing(rng: np.random.Generator, candidates: int) -> np.ndarray:
-    """Return scores whose best candidate is ahead. 4 % of the scores are missing."""
+    """Return scores in which the best candidate is ahead. 4 % of the scores are missing."""
     columns = ahead(rng, candidates)
     columns[rng.random(columns.shape) < 0.04] = np.nan
     return columns
@@ -253,7 +253,7 @@ def rows(candidates: int, times: int) -> Iterator[list[str]]:
 
 
 def of_run(folder: Path, times: int, images: int | None) -> Iterator[list[str]]:
-    """For each metric of a finished run, yield a row: how often the best explainer in the full table is found, and the
+    """Yield a row for each metric of a finished run: how often the best explainer in the full table is found, and the
     cost.
 
     Args:

@@ -50,7 +50,7 @@ SETS: dict[str, tuple[str, str, dict, str | None]] = {
 
 
 def parser_of(text: str) -> argparse.ArgumentParser:
-    """Return a parser whose help is the docstring of a script."""
+    """Return a parser that shows the docstring of a script as its help."""
     description, _, epilog = text.partition("\n\n")
     kind = argparse.RawDescriptionHelpFormatter
     return argparse.ArgumentParser(description=description, epilog=epilog, formatter_class=kind)
@@ -132,7 +132,7 @@ def photographs_of(data: Path, work: Path, name: str) -> datasets.Dataset:
 
 
 def labels_by_name(folder: Path, table: Path) -> Path:
-    """Write a table of labels for images whose file names contain the class (WNID_NAME)."""
+    """Write a table of labels for images with the class in their file names (WNID_NAME)."""
     table.parent.mkdir(parents=True, exist_ok=True)
     rows = [f"{path.name},{path.name.partition('_')[0]}" for path in sorted(folder.iterdir())]
     write_text(table, "\n".join(["image,label", *rows]) + "\n")

@@ -202,7 +202,7 @@ def is_peaked(cell: CellResult) -> bool:
 
 
 def small_regions(runs: dict[str, RunData]) -> str:
-    """Return a sentence about explainers whose scores use less than 1 % of the pixels on every dataset."""
+    """Return a sentence about explainers with scores that use less than 1 % of the pixels on every dataset."""
     peaked = {(cell.explainer, cell.metric) for run in runs.values() for cell in run.cells}
     for run in runs.values():
         peaked &= {(cell.explainer, cell.metric) for cell in run.cells if is_peaked(cell)}
@@ -231,7 +231,7 @@ def more_images(runs: dict[str, RunData]) -> str:
 
 
 def class_alike(runs: dict[str, RunData]) -> str:
-    """Return a sentence about the explainers whose maps hardly depend on the class."""
+    """Return a sentence about the explainers with maps that hardly depend on the class."""
     cells = runs["lite0-sanity"].cells if "lite0-sanity" in runs else []
     alike = [cell for cell in cells if cell.metric == "saliency_class_sensitivity" and not cell.baseline
              and cell.value is not None and cell.value > ALIKE]  # fmt: skip
@@ -303,7 +303,7 @@ def passes_of(run: RunData) -> dict[str, float]:
     return {name: count / shown for name, count in passes.items()}
 
 
-# Interpretations of mIoU differ in how a map becomes a region, and in what the region is compared with.
+# Interpretations of mIoU differ in the rule that turns a map into a region, and in the mask of the comparison.
 CLOSE = 0.01  # numbers with at most this difference count as equal
 REPORTED = (0.1564, 0.1855)  # mIoU of six methods with ResNet-18 on Pet-XAI, table 2 of the Saliency-Bench paper
 SIX = ("gradcam", "gradcam_plus_plus", "integrated_gradients", "input_x_gradient", "occlusion", "rise")

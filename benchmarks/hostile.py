@@ -138,7 +138,7 @@ def named(message: str, argv: list[str]) -> bool:
 
 
 def faults(argv: list[str], done: Ending, before: dict, after: dict) -> list[str]:
-    """Return what is wrong with the outcome of a command line."""
+    """Return the faults in the outcome of a command line."""
     found = []
     if done.code is None:
         return [f"did not end within {SECONDS} s"]

@@ -219,7 +219,7 @@ def damages(name: str) -> dict[str, Callable[[Path], None]]:
 
 
 def wide(path: Path) -> None:
-    """Write a checkpoint of 2 kB whose config declares a last layer of 400 GB."""
+    """Write a checkpoint of 2 kB with a config that declares a last layer of 400 GB."""
     import torch
 
     torch.save({"fc.weight": torch.zeros(1).expand(2 * 10**8, 512)}, path)

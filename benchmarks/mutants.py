@@ -11,7 +11,7 @@ Coverage does not include tests that run the package in another process, so the 
 higher. The exit code is 0.
 
 With `--table`, all tests that execute a mutant are run, and each failing test is a row of the table; a surviving mutant
-has one row without a test. `--again` repeats the mutants in such a table with other tests, whose coverage must be
+has one row without a test. `--again` repeats the mutants in such a table with other tests. Their coverage must be
 measured first.
 """
 

@@ -30,7 +30,7 @@ def title_of(metric: str) -> str:
 def draw_beaten(
     tables: Mapping[str, Mapping[str, Sequence[str]]], explained: Mapping[str, Sequence[str]], path: Path
 ) -> None:  # fmt: skip
-    """For each network and explainer, draw on how many computed metrics the explainer beats all baselines."""
+    """Draw, for each network and explainer, the number of metrics on which the explainer beats all baselines."""
     names = list(dict.fromkeys(name for names in explained.values() for name in names))
     shares = np.full((len(names), len(tables)), np.nan)
     with rc_context(STYLE):

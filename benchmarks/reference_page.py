@@ -70,7 +70,7 @@ class Order(NamedTuple):
 
 
 def load(file: Path = FILE) -> findings_data.Findings:
-    """Return the runs of the study, and those runs of the findings whose names do not occur in the study."""
+    """Return the runs of the study, and the runs of the findings with names that do not occur in the study."""
     data = findings_data.load(file)
     return data._replace(runs=findings_data.load().runs | data.runs)
 
@@ -260,7 +260,7 @@ def ends(rho: Estimate) -> str:
 
 
 def orders(first: RunData, other: RunData, subject: str) -> list[Order]:
-    """For each metric of agreement with a mask, return the correlation between the rankings of two runs.
+    """Return, for each metric of agreement with a mask, the correlation between the rankings of two runs.
 
     Baselines are excluded, because they ignore the network.
     """
@@ -543,7 +543,7 @@ $ python benchmarks/reference.py --data data --work reference --limit {large} --
 
 
 def accuracies(data: findings_data.Findings) -> str:
-    """Return a Markdown table of the networks' accuracies on datasets whose labels are classes of the network."""
+    """Return a Markdown table of the networks' accuracies on datasets with labels that are classes of the network."""
     lines = ["| network | dataset | accuracy | n |", "|---|---|---:|---:|"]
     for network in (*PHOTOGRAPHS, *SHAPES):
         for name in ("shapes",) if network in SHAPES else SETS:

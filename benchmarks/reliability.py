@@ -43,7 +43,7 @@ WANTED = 0.9
 
 
 def known_law(draws: int, known: float, maps: int = 1000, pixels: int = 256) -> tuple[float, float, float]:
-    """Return (mean, 5th, 95th percentile) of the reliability from halves, for maps whose reliability is known."""
+    """Return (mean, 5th, 95th percentile) of the reliability from halves, for maps of known reliability."""
     rng = np.random.default_rng(draws)
     width = np.sqrt(draws * (1 - known) / known)  # signal / (signal + noise / draws) is then `known`
     every = rng.normal(size=(maps, 1, pixels)) + width * rng.normal(size=(maps, draws, pixels))

@@ -141,7 +141,7 @@ def sizes_of(design: str, effective: float) -> np.ndarray:
 
 
 def at(law: str | np.ndarray, normal: np.ndarray) -> np.ndarray:
-    """Return the scores whose quantiles are those of standard normal values."""
+    """Return scores at the same quantiles as standard normal values."""
     quantiles = LAWS[law] if isinstance(law, str) else law
     return quantiles[np.minimum((special.ndtr(normal) * len(GRID)).astype(int), len(GRID) - 1)]
 
@@ -390,7 +390,7 @@ def false_findings(
 def findings(
     shapes: Sequence[str | np.ndarray], clusters: int, times: int, size: int = 1, missing: float = 0, flips: int = 999
 ) -> tuple[float, float]:
-    """Simulate explainers whose scores of a sample are correlated.
+    """Simulate explainers with correlated scores of a sample.
 
     `missing` is the share of each explainer's scores that are missing.
 

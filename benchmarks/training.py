@@ -84,7 +84,7 @@ def main() -> None:
 
 
 def photographs(folder: Path, count: int) -> None:
-    """Write JPEG files to class folders, with noise and blobs whose colours depend on the class."""
+    """Write JPEG files of noise and blobs to class folders. The colours of the blobs depend on the class."""
     rng = np.random.default_rng(sum(map(ord, folder.name)))
     for number in range(count):
         (folder / f"class{number % CLASSES}").mkdir(parents=True, exist_ok=True)

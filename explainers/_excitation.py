@@ -156,7 +156,7 @@ class _Layer:
 
 
 class _Excite(torch.autograd.Function):
-    """Layer whose backward pass implements excitation backpropagation."""
+    """Layer with a backward pass that implements excitation backpropagation."""
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, layer: _Layer, rules: Excitation) -> Tensor:

@@ -45,7 +45,7 @@ def cebp(
         images: Images of shape (B, 3, H, W) with values in [0, 1].
         target: Weights over the logits, of shape (B, K).
         layer: Dotted name of the module whose output (B, C, h, w) receives the relevance. None: the last module whose
-            feature map is larger than that of the last convolution, or else Grad-CAM's layer.
+            feature map is larger than the output of the last convolution, or else Grad-CAM's layer.
         contrastive: Whether to subtract the relevance of the dual unit. False: plain excitation backpropagation.
 
     Returns:
@@ -67,7 +67,7 @@ def cebp(
 
 
 def excitation_layer(classifier: Classifier, images: Images) -> str:
-    """Return the last module with a larger feature map than that of the last convolution, or else Grad-CAM's layer."""
+    """Return the last module with a larger feature map than the last convolution, or else Grad-CAM's layer."""
     pixels = last_convolution(classifier, images)
     larger = None if pixels is None else last_feature_map(classifier, images, pixels)
     return larger or cam_layer(classifier, images)

@@ -188,7 +188,7 @@ class Propagating(AttentionRecorder):
 
 
 class Ruled(torch.autograd.Function):
-    """Function whose backward pass returns gradients or, if the switch is set, relevance according to the rule."""
+    """Function with a backward pass that returns gradients, or relevance according to the rule if the switch is set."""
 
     @staticmethod
     def forward(ctx: Any, switch: Switch, rule: Rule, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from saliency_bench.utils.pictures import Picture
 
 GROUP = "the image, which may have several samples"
 RULE = """An image with objects of several classes becomes one sample per class, `IMAGE:CLASS`, with the pixels of that
-class as the mask. With `classes=image`, an image becomes one sample, `IMAGE`, whose label is the class with the largest
+class as the mask. With `classes=image`, an image becomes one sample, `IMAGE`, labelled with the class of the largest
 mask. `labels` lists all classes of the image. Images that show a class listed in `drop` are left out."""
 
 
@@ -26,7 +26,7 @@ def features(names: list[str]) -> dict:
 
 
 def dropped(owner: str, classes: str, drop: Iterable[str], known: list[str]) -> list[str]:
-    """Return the classes whose images are left out, spelled as in the dataset.
+    """Return the classes with left-out images, spelled as in the dataset.
 
     Raises:
         UserError: `classes` is unknown, or the dataset lacks a class in `drop`.

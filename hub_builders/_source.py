@@ -140,7 +140,7 @@ def files_below(folder: Path, suffix: str) -> list[Path]:
 
 
 def inside(folder: Path, name: str) -> Path:
-    """Return the path of a file in the folder, whose name comes from a list in the source.
+    """Return the path of a file in the folder. The name of the file comes from a list in the source.
 
     Raises:
         UnreadableError: The name points outside the folder.
@@ -355,7 +355,7 @@ def is_picture(path: Path) -> bool:
 
 
 def listed_file(log: BuildLog, image_id: str, folder: Path, name: str) -> Path | None:
-    """Return the path of a file whose name comes from a list in the source, or log the reason and return None.
+    """Return the path of a file that is named in a list of the source, or log the reason and return None.
 
     The extension may be spelled differently (.JPG, .jpeg). Pass the returned path to a job, rather than folder and
     name, so that the job is recomputed when the file changes.
@@ -368,7 +368,7 @@ def listed_file(log: BuildLog, image_id: str, folder: Path, name: str) -> Path |
 
 
 def as_spelled(path: Path) -> Path:
-    """Return the path if it exists, else an existing path whose extension is spelled differently."""
+    """Return the path if it exists; otherwise an existing path with a different spelling of the extension."""
     if path.is_file() or path.suffix.lower() not in PICTURES:
         return path
     spelled = (path.with_suffix(ending) for suffix in PICTURES for ending in (suffix, suffix.upper()))
@@ -384,7 +384,7 @@ def picture_of(
         log: Build log, which records the reason.
         image_id: Id of the image.
         path: Path of the file.
-        drawn: For an image that EXIF turns: what the log says about the image's annotations.
+        drawn: Note about the annotations, written to the log if EXIF data rotates or mirrors the image.
         deep: Whether to accept images of more than 8 bits. They are converted as on the pages of a study.
     """
     try:

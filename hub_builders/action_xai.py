@@ -7,7 +7,7 @@ Source: a folder with the following data, as downloaded and unpacked.
   folder `ACT-X/` itself is optional.
 - The images of MPII Human Pose (human-pose.mpi-inf.mpg.de; for research): `images/*.jpg` (or `mpii_images/`), and its
   annotations `mpii_human_pose_v1_u12_1.mat`. The annotations state which images are frames of the same video. If they
-  are missing, each image is a group of its own.
+  are missing, each image is a separate group.
 
 A language model decides, with the paper's prompt, whether a pair of question and answer can become a class. The default
 is GPT-4o mini through OpenAI (token in OPENAI_API_KEY), as in the paper. `--model HUB-ID` selects a model through the

@@ -7,7 +7,7 @@ Source: a folder with the following files of Open Images V6 or V7 (storage.googl
 - The boxes `SPLIT-annotations-bbox.csv` (also `oidv6-train-annotations-bbox.csv`).
 - The images `SPLIT/IMAGE_ID.jpg`.
 - Optional: the lists of photographers `SPLIT-images-with-rotation.csv` (also `train-images-boxable-with-rotation.csv`).
-  If there is no such list, each image is a group of its own.
+  If there is no such list, each image is a separate group.
 """
 
 from collections import Counter

@@ -125,7 +125,7 @@ def models(root: Path, namespace: str, license: str | None = None, takes: Takes 
 
 
 def metrics(namespace: str, takes: Takes = everything) -> Iterator:
-    """Yield the publications of this package's metrics, but not those of metrics from other packages."""
+    """Yield the publications of this package's metrics, but not of metrics from other packages."""
     from saliency_bench.bound_metric import list_metrics
     from saliency_bench.publishing.metrics import metric_publication
 

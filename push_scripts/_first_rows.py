@@ -89,7 +89,7 @@ def splits(root: Path) -> dict[str, str]:
 
 
 def core(pairs: Sequence[DatasetModel], namespace: str, before: Any = None) -> Any:
-    """Return the core of a board: these datasets and those of the previous core. Return None if there are none."""
+    """Return the core of a board: these datasets and the datasets of the previous core, or None if there are none."""
     from saliency_bench.board.view.core import Core, CoreCell
 
     cells = {cell.dataset: cell for cell in (before.datasets if before else ())}
@@ -103,7 +103,7 @@ def core(pairs: Sequence[DatasetModel], namespace: str, before: Any = None) -> A
 
 
 def metrics_for(pair: DatasetModel, metrics: Sequence[str]) -> list[str]:
-    """Return the metrics whose inputs the dataset provides."""
+    """Return the metrics for which the dataset provides all inputs."""
     from saliency_bench.bound_metric import load_metric
 
     return [name for name in metrics if pair.has_masks or "masks" not in load_metric(name).inputs]
@@ -147,7 +147,7 @@ def let_in(run: Path, namespace: str, api: HfApi, say: Callable[[str], object]) 
 
 
 def recompute(pair: DatasetModel, namespace: str, device: str | None, api: HfApi, say: Callable[[str], object]) -> None:
-    """Recompute those of the owner's submissions for a pair that have no status. Raise UserError if one is rejected."""
+    """Recompute the owner's submissions for a pair that have no status. Raise UserError if one is rejected."""
     from saliency_bench.board.recompute import vouch
     from saliency_bench.hub.client import account
 

@@ -75,7 +75,7 @@ def main(args: Namespace) -> None:
     for path in paths:
         print(path)
     name = public_name(args.kind, module_of(args.kind, args.name))
-    print(f"next: replace every TODO in these files; pytest {CONTRACTS[args.kind]} -k {name} lists the remaining TODOs")
+    print(f"next: replace every TODO in these files; `pytest {CONTRACTS[args.kind]} -k {name}` lists them")
 
 
 def new(kind: str, name: str, folder: Path, asks: str = "masks") -> list[Path]:

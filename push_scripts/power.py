@@ -103,7 +103,7 @@ def _pairs(needed: Sequence[Any]) -> dict[str, int]:
 
 
 def _widest(needed: Sequence[Any]) -> list[Any]:
-    """For each metric, return the pair of explainers that requires the most images."""
+    """Return, for each metric, the pair of explainers that requires the most images."""
     widest: dict[str, Any] = {}
     for item in needed:
         widest.setdefault(item.metric, item)

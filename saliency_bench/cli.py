@@ -153,7 +153,7 @@ def _leave_others() -> None:
 def _last_words(number: int, command: str, argv: list[str], args: argparse.Namespace) -> None:
     """Print what was saved and how to resume after a signal. Ignore a closed terminal."""
     again, note = _again(argv, args)
-    launched = "the same torchrun command, whose processes run: " if "TORCHELASTIC_RUN_ID" in os.environ else ""
+    launched = "the same torchrun command, with processes that run: " if "TORCHELASTIC_RUN_ID" in os.environ else ""
     by = "" if number == signal.SIGINT else f" by {signal.Signals(number).name}"
     with suppress(OSError):
         show(f"stopped{by}; {_kept(command, argv)}: {launched}{shlex.join([PROGRAM, command, *again])}{note}")

@@ -345,7 +345,7 @@ def _is_ctrl_c(error: KeyboardInterrupt) -> bool:
 
 
 def _module_of(kind: str, name: str, part: str) -> str:
-    """Return the module name of an item from another package; for a folder, that of the file `part` in it."""
+    """Return the module name of an item from another package, or of the file `part` if the item is a folder."""
     module = _points(kind)[name].module
     return f"{module}.{part or _added(kind)[name].stem}" if _places(kind)[name].is_dir() else module
 

@@ -1,6 +1,6 @@
 """Fill the disk: each start must end with a one-line error and exit code 2.
 
-As soon as there is enough space, the bytes must be equal to those of an undisturbed run.
+As soon as there is enough space, the bytes must be the same as after an undisturbed run.
 """
 
 import subprocess
@@ -83,7 +83,7 @@ def filled(
 
 
 def disks(count: int, dataset: Path, model: Path, folder: Path, children: Children) -> Outcome:
-    """For each of the first `count` types of commands, fill the disk once."""
+    """Fill the disk once for each of the first `count` types of commands."""
     outcome, given = Outcome("disks"), {"dataset": str(dataset), "model": str(model)} | runs.RUN
     for name, changes in [("runs", {}), ("partners", runs.PARTNERS), ("retraining", runs.RETRAINING)][:count]:
         with working_in(folder / f"room for {name}"):

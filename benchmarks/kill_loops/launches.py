@@ -24,7 +24,7 @@ PATIENCE = 600  # the launcher must end within this many seconds, even on a busy
 def launched(settings: dict, processes: int = 2, node: int | None = None, port: int = 0) -> None:
     """Imitate torchrun in a child. Its processes are forked, so they start immediately.
 
-    If `node` is set, this is one of two nodes whose store listens to `port`. None means a single node.
+    If `node` is set, this is one of two nodes, and their store listens on `port`. None means a single node.
     """
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 

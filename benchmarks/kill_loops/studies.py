@@ -24,7 +24,7 @@ CONFIRMED = Path("confirmed")  # contains one line for each answer that `record`
 
 
 def answer_all(address: str) -> None:
-    """In a child, let every person answer every unit, some of them twice. Earlier answers are sent again."""
+    """Let every person answer every unit in a child process, some of them twice. Send earlier answers again."""
     os.dup2(os.open("said", os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
     from saliency_bench.studies.answer_store import Store
     from saliency_bench.studies.events import add_event

@@ -46,7 +46,8 @@ def saliency_cgc(
 ) -> np.ndarray:
     """Return class group contrastivity.
 
-    It measures how far the probability of A falls, and those of its group rise, as the evidence for A is removed.
+    It measures how far the probability of A falls, and the probabilities of its group rise, as the evidence for A is
+    removed.
 
         CGC = 1/0.8 * integral of 1/2 [mean over k in G_A of (f_k(x_s) - f_k(x)) + f_A(x) - f_A(x_s)] ds
 

@@ -46,7 +46,8 @@ def saliency_cgs(
 ) -> np.ndarray:
     """Return the contrastive group score.
 
-    It measures how far the probabilities of G_A fall, and those of G_B rise, as distinguishing pixels are removed.
+    It measures how far the probabilities of G_A fall, and the probabilities of G_B rise, as distinguishing pixels are
+    removed.
 
         CGS = 1/0.8 * integral of 1/2 [mean over k in G_A of (f_k(x) - f_k(x_s))
                                        + mean over j in G_B of (f_j(x_s) - f_j(x))] ds over [0.1, 0.9]

@@ -40,7 +40,7 @@ LOADED = 1000  # size of the cache of explainers and metrics, which many rows of
 
 @dataclass(frozen=True)
 class CheckedSubmission:
-    """A submission whose numbers follow from its records. `cells` are computed from the records."""
+    """A submission that agrees with its records. `cells` are computed from the records."""
 
     result: Result
     cells: list[CellResult]

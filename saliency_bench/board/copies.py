@@ -52,7 +52,7 @@ def other_names(method: ScoredCell, others: Iterable[ScoredCell]) -> list[str]:
 
 
 def notes(submission: CheckedSubmission, published: Iterable[CheckedSubmission]) -> list[str]:
-    """Return messages about cells whose scores are already in a `published` submission for this dataset and model."""
+    """Return messages about cells with scores that a `published` submission for this dataset and model contains."""
     published = list(published)
     lines = []
     for other in published:

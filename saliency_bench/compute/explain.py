@@ -37,7 +37,7 @@ class Explained:
     Attributes:
         maps: Maps, Float (B, H, W), with zeros in place of a map that is not finite; None if the explainer raised an
             error.
-        faults: {index in the batch: what is wrong with the map}.
+        faults: {index in the batch: fault of the map}.
         passes: Number of images that went through the classifier.
         halved: Number of times that the batch was halved to fit in memory.
         reliability: Reliability of each map, as in `MadeMaps`.

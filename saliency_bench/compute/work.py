@@ -133,7 +133,7 @@ def _terms(question: RunQuestion, row: dict, *, is_cut_off: bool) -> TargetTerms
 
 
 def _without_infinite(samples: Samples, target: Target, explained: Explained, strict: bool) -> Explained:
-    """Return the maps, excluding maps whose target has an infinite logit (no image can change such a logit).
+    """Return the maps, except for targets with an infinite logit (no image can change such a logit).
 
     Raises:
         UserError: A target has an infinite logit, and the run is strict.

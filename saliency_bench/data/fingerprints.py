@@ -103,7 +103,7 @@ def _of_pictures(column: Dataset, name: str) -> str:
 
 
 def _hash_of(parts: Iterable[bytes | None], size: int = 16) -> str:
-    """Hash a sequence of values, some of which may be None, and return `size` bytes."""
+    """Hash a sequence of values, which may include None, and return `size` bytes."""
     digest = blake2b(digest_size=size)
     for part in parts:
         _add(digest, part)

@@ -20,7 +20,7 @@ GEOMETRY = TypeAdapter(Geometry)
 
 @dataclass(frozen=True)
 class AtHand:
-    """A dataset on this machine whose images are shown on a page.
+    """A dataset on this machine with images to show on a page.
 
     Attributes:
         where: Description of the dataset's location, for a caption.

@@ -66,11 +66,12 @@ def load_dataset(
     """Load one split of a dataset.
 
     Text labels become classes, sorted by name. If a folder has exactly the given name, the folder is loaded and a
-    message says so; "hub:owner/name" always refers to the Hub. A dataset that the package generates itself (shapes-xai)
-    is built on first use and stored in the cache folder. If `train` is the only split, as for a folder of images, it is
-    used instead of `test` and a message says so. The first time a dataset is loaded from the Hub, its rows are compared
-    with the fingerprint in its `build_report.json`. Downloaded code is never executed, and neither archives nor files
-    outside the folder or repository are opened. For torch's `DataLoader`, use `torch_dataset`.
+    message reports this; "hub:owner/name" always refers to the Hub. A dataset that the package generates itself
+    (shapes-xai) is built on first use and stored in the cache folder. If `train` is the only split, as for a folder of
+    images, it is used instead of `test`, and a message reports this. The first time a dataset is loaded from the Hub,
+    its rows are compared with the fingerprint in its `build_report.json`. Downloaded code is never executed, and
+    neither archives nor files outside the folder or repository are opened. For torch's `DataLoader`, use
+    `torch_dataset`.
 
     Args:
         name: A folder (written by `saliency-bench build` or `save_to_disk`, or with Parquet files or images), a Parquet

@@ -48,7 +48,7 @@ def across(hashes: np.ndarray, splits: np.ndarray) -> list[tuple[int, int, int]]
 
 
 def _nearest(hashes: np.ndarray, splits: np.ndarray, first: np.ndarray) -> list[tuple[int, int]]:
-    """For each distinct (split, hash), return the smallest (distance, index) of an image in an earlier split."""
+    """Return, for each distinct (split, hash), the smallest (distance, index) of an image in an earlier split."""
     best = [(65, -1)] * len(hashes)
     for band in range(BANDS):
         keys = (hashes >> np.uint64(band * WIDTH)) & np.uint64(2**WIDTH - 1)

@@ -280,7 +280,7 @@ def _check_pictures(rows: Dataset, column: str, ids: list[str]) -> None:
 
 
 def _absence(array: pa.Array, column: str) -> list[str]:
-    """For each row of a column of images, return why its image is missing, or "". No file is opened."""
+    """Return, for each row of a column of images, why its image is missing, or "". No file is opened."""
     missing = pc.is_null(pc.struct_field(array, "bytes")).to_pylist()
     paths = pc.struct_field(array, "path").filter(pa.array(missing)).to_pylist()
     named = iter(paths)

@@ -2,7 +2,7 @@
 
 Apps that do not use Gradio are Spaces with the SDK `docker`, which the Hub documents for any web server on a port. The
 SDK `gradio` would install Gradio, which these apps do not need, and supports no other server. Docker Spaces check the
-hash of every wheel (`spaces/requirements.txt`), except that of torch, whose CPU build has a separate index. Gradio
+hash of every wheel (`spaces/requirements.txt`), except for torch, because its CPU build has a separate index. Gradio
 Spaces cannot check hashes, because the Hub installs additional packages there.
 
 The package is included, so that the same version writes the page and reads the results. Weights, images and tests are

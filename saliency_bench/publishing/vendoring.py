@@ -12,7 +12,7 @@ from pathlib import Path
 from saliency_bench import registry
 from saliency_bench.errors import UserError
 
-OWN = "saliency_miou"  # a metric of this package, whose folder is in the same folder as the Space's
+OWN = "saliency_miou"  # a metric of this package; its folder is next to the folder of the Space
 DECLARED = "Declared in score.py."  # docstring of a main script
 
 

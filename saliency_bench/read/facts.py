@@ -1,4 +1,4 @@
-"""Schema of what the page of a run displays from a summary, except cells. The author of the file may be unknown."""
+"""Schema of the parts of a summary that the page of a run displays, except cells. The file is not trusted."""
 
 from typing import Annotated
 

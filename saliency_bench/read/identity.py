@@ -89,7 +89,7 @@ class Identity(StrictModel):
 
 
 class CellIds:
-    """Computes the ids of the cells of one identity, whose fields are serialised only once."""
+    """Computes the ids of the cells of one identity. The fields of the identity are serialised only once."""
 
     def __init__(self, identity: Identity):
         """Store the identity of the cells."""

@@ -1,7 +1,7 @@
 """The images and stored maps of a finished run for studies, by image id.
 
 The frame of an image is the image resized and cropped as in the run, without loading a network. Pixel values may differ
-from those of the run by rounding errors. Maps are the stored maps of the run (`load_maps`).
+from the values of the run by rounding errors. Maps are the stored maps of the run (`load_maps`).
 """
 
 import json

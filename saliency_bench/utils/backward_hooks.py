@@ -63,7 +63,7 @@ def refuse_changed_gradients(network: nn.Module, name: str, images: Tensor) -> N
     Each hook is called once, with noise instead of gradients.
 
     Args:
-        network: Network whose hooks `without_backward_hooks` has disabled.
+        network: Network with hooks that `without_backward_hooks` has disabled.
         name: Name of the network, for messages.
         images: Batch of images for the network. Only the first image is used.
     """
@@ -105,8 +105,8 @@ def _places_of_every_module() -> list[Hooks]:
 def _hooks_of(module: nn.Module) -> list[list[Callable[..., Any]]]:
     """Return two lists of a module's disabled hooks.
 
-    torch would call the hooks of the first list before the module's backward pass, and those of the second list after
-    it.
+    torch would call the hooks in the first list before the module's backward pass, and the hooks in the second list
+    after the pass.
     """
     pairs = zip(_places_of_every_module(), _places(module), strict=True)
     return [[hook for place in pair for hook in _waiting[id(place)].hooks.values()] for pair in pairs]

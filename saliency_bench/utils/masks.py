@@ -1,4 +1,4 @@
-"""Read masks with the same rules in builds, runs, studies and publishing, without guessing what the object is.
+"""Read masks with the same rules in builds, runs, studies and publishing, without guessing which pixels are the object.
 
 Either a mask has two values, with 0 or black as the background, or the user chooses the object (`mask_values.choices`).
 In palette images the indices count, in images of a single colour the alpha, and in 16-bit and float images the values.

@@ -84,7 +84,7 @@ def text_columns(about: pq.FileMetaData) -> list[str]:
 
 
 def read_checked(path: Path, about: pq.FileMetaData, columns: Collection[str]) -> pa.Table:
-    """Read columns whose pages were checked (`check_pages`) into memory. Text columns become dictionary arrays.
+    """Read columns into memory after `check_pages` has checked their pages. Text columns become dictionary arrays.
 
     Raises:
         ValueError: The text, including repeated text, exceeds the limit.

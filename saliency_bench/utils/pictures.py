@@ -1,4 +1,4 @@
-"""Read untrusted images. Errors are always raised as `UnreadableError`, whose text is the reason in the build log.
+"""Read untrusted images. All errors are raised as `UnreadableError`; the build log shows their text as the reason.
 
 `open_rgb` converts any image (a file, bytes, an array, a PIL image or an image of `datasets`) to 8-bit RGB:
 

@@ -47,9 +47,9 @@ def normal(seed: int, count: int) -> np.ndarray:
 
 
 def normals(seeds: "Tensor", count: int) -> "Tensor":
-    """For each of `seeds`, int64 (n,), draw the same numbers as `normal`, and return them as float32 (n, count).
+    """Draw the same numbers as `normal` for each of `seeds`, int64 (n,), and return them as float32 (n, count).
 
-    The numbers are drawn on the device of `seeds`. They agree with those of `normal` except possibly in the last
+    The numbers are drawn on the device of `seeds`. They agree with the numbers of `normal`, except possibly in the last
     digits. Signed 64-bit integers in torch wrap around like unsigned integers in numpy.
     """
     import torch  # imported here, because metrics that need only numpy use this module too

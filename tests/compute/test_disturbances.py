@@ -358,7 +358,7 @@ def test_disturbed_run_matches_undisturbed_run(disturb, world, undisturbed):
 @pytest.mark.sample(6, 12)
 @pytest.mark.parametrize(("name", "content"), DAMAGED)
 def test_damaged_files_are_rebuilt(name, content, finished, undisturbed, capsys):
-    """Also check that nothing is explained again unless scores or maps were damaged."""
+    """Check also that nothing is explained again unless scores or maps were damaged."""
     damage(path := next(finished.out.glob(name)), content)
     if not name.startswith(("scores", "maps")):
         finished.patch.setattr(running, "work", pytest.fail)

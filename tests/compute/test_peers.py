@@ -79,7 +79,7 @@ def test_captum_explainers_match_direct_attributions(name, network, classifier, 
 
 
 def test_contrast_target_subtracts_captum_maps(network, classifier, images):
-    """For linear maps, "A, not B", which captum cannot express, is the difference of the maps for A and B."""
+    """Compare with a difference of captum's maps. For linear maps, "A, not B" is the map for A minus the map for B."""
     explainer = peers.captum(Saliency(network), abs=False)
     first, second = (explainer(classifier, images, row.expand(2, 5)) for row in torch.eye(5)[[2, 4]])
     contrast = explainer(classifier, images, (torch.eye(5)[2] - torch.eye(5)[4]).expand(2, 5))

@@ -230,7 +230,7 @@ def test_function_without_source_is_noted_in_call(start):
 
 @pytest.mark.slow
 def test_records_do_not_depend_on_folder_names(start, shapes, resnet, tmp_path):
-    """Also test a dataset from another builder, which is named after its folder."""
+    """Include a dataset from a different builder, named after its folder."""
     (tmp_path / "foreign").mkdir()
     sb.load_dataset(str(shapes)).to_parquet(tmp_path / "foreign" / "test.parquet")
     shutil.copytree(tmp_path / "foreign", tmp_path / "other place" / "copied")

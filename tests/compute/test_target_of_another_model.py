@@ -77,7 +77,7 @@ def test_predicted_by_itself_equals_predicted(world, tmp_path, capfd):
 
 @pytest.mark.slow
 def test_predicted_by_falls_back_to_smaller_batches(world, monkeypatch):
-    """As in a run, a batch is halved if memory runs out and split into single images if the model raises an error."""
+    """Halve a batch if memory runs out, and split it into single images if the model raises an error, as in a run."""
     expected = run(world, "all-at-once", target=f"predicted-by:{world[3]}", limit=8, explainers=["gradcam"])
     for name, error in (("halves", MemoryError("out of memory")), ("one-by-one", RuntimeError("one, please"))):
         sizes = []

@@ -186,7 +186,7 @@ def test_training_keeps_random_state(shapes, tmp_path):
 
 
 def test_restart_of_finished_training_writes_nothing(trained, shapes, capsys):
-    """Also test a training that was killed after its last rename and left its state behind."""
+    """Include a training run that was killed after its last rename and left its state behind."""
     before = {path: path.stat().st_mtime_ns for path in trained.iterdir()}
     (state := trained.with_name("tiny.training.pt")).write_bytes(b"left over")
     for changes in ({"seed": 1}, {"epochs": 2}, {"model": ResNetConfig(**CONFIG | {"hidden_sizes": [8, 16]})}):

@@ -138,7 +138,7 @@ def test_maps_are_deterministic_and_independent_of_batch_size(name, classifier, 
 
 
 def step_of(explainer):
-    """Return one step of rounded cells, by which last bits may change a small map before it is enlarged."""
+    """Return one step of rounded cells. Last bits may change a small map by this much before it is upsampled."""
     return 1 / CELL_STEPS if re.search("activations|attention", explainer.declaration.needs) else 0
 
 
@@ -241,7 +241,7 @@ def test_explainer_preserves_model_and_random_state(name, images, explainer_of):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_mode_precision_and_layout_hardly_change_maps(name, classifier, images, explainer_of, error_of):
-    """In training mode, dropout is off, and the running statistics of batch norms are used and not changed."""
+    """Explain in training mode: dropout is off, and the running statistics of batch norms are used and not changed."""
     target, make, explainer = targets.one_hot([0, 1, 2, 3], CLASSES), maker_of(name), explainer_of(name)
     expected = explainer(classifier, images, target)
     assert torch.equal(explainer(classifier.train(), images, target), expected)

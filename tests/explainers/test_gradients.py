@@ -73,7 +73,7 @@ def under_no_grad(net, a, x):
     return net.head((a + second).mean((2, 3)))
 
 
-# join -> (explainers whose gradient misses a part, chosen explainer)
+# join -> (explainers with an incomplete gradient, chosen explainer)
 STOPPED = {
     under_no_grad: (["gradient"], "rise"),
     lambda net, a, x: net.head(a.mean((2, 3))) * a.data.mean((1, 2, 3))[:, None]: (["gradient", "gradcam"], "rise"),
@@ -155,7 +155,7 @@ def smooth():
 
 
 def test_integrated_gradients_match_captum(peer, error_of):
-    """Without normalisation, both classify identical points; last bits could change the sign of a ReLU input."""
+    """Use no normalisation, so that both classify identical points. Last bits could change the sign of a ReLU input."""
     classifier, images = load_classifier(peer.model, device="cpu", mean=0, std=1), peer.images
     ours = load_explainer("integrated_gradients", steps=10, batch_size=30)(classifier, images, peer.target)
     theirs = captum.attr.IntegratedGradients(peer.model).attribute(images, target=peer.labels, n_steps=10)

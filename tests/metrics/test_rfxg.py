@@ -77,7 +77,7 @@ def test_scores_match_hand_computed_example(name, value):
 @pytest.mark.parametrize("published", [False, True])
 @pytest.mark.parametrize("name", NAMES)
 def test_score_direction_follows_options(name, published):
-    """With the published options, all metrics but PGS score the true evidence lower than its negation."""
+    """Test the published options: all metrics except PGS score the true evidence lower than its negation."""
     metric = load_metric(name, published=published)
     assert metric.higher_is_better == (not published or name == "saliency_pgs")
     module, groups = Mixture(), ClassGroups("two", ((0, 1), (2, 3)))

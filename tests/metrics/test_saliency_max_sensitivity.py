@@ -62,7 +62,7 @@ def test_scores_match_hand_computed_example():
      (0.2, 2, True, "normalised")],
 )  # fmt: skip
 def test_scores_match_literal_loop(given_inputs, radius, draws, relative, unit):
-    """With the unit of the normalised image, the network without normalisation is explained."""
+    """Explain the network without normalisation if the unit is that of the normalised image."""
     maps, images, target, classifier, _, seeds = given_inputs()
     options = {"radius": radius, "draws": draws, "relative": relative, "unit": unit}
     scores = saliency_max_sensitivity(*given_inputs(), **options)

@@ -35,7 +35,7 @@ def test_scores_match_literal_loop(maps, masks, ties, tolerance):
 
 
 def test_equal_maxima_of_enlarged_map_share_the_hit():
-    """Without rounding, the last digit would decide between the equal pixels in the corner."""
+    """Test that values are rounded. Otherwise the last digit would decide between the equal pixels in the corner."""
     cells = torch.tensor([[[1.0, 0.0], [0.0, 0.0]]])
     maps, masks = enlarge(cells, torch.empty(1, 3, 12, 12)).numpy(), np.zeros((1, 12, 12))
     masks[0, :3, :1] = 1

@@ -67,7 +67,7 @@ def literal(network, image, one, weights, grid):
 
 @pytest.mark.parametrize(("grid", "peak"), [(2, None), (3, None), (4, None), (3, 1e5)])
 def test_scores_match_literal_loop_and_scipy(made, grid, peak):
-    """Also check that a peak in one patch does not change the ranks of the other patches."""
+    """Check also that a peak in one patch does not change the ranks of the other patches."""
     network, images = made
     maps = np.random.default_rng(0).normal(size=(2, 6, 7)).astype(np.float32)
     maps[:, 0, 0] = peak or maps[:, 0, 0]

@@ -22,7 +22,7 @@ def test_intervals_cover_means_of_bounded_scores(law, design):
     ("mean .8, spread .09", 0.05, 30),
 ])  # fmt: skip
 def test_intervals_cover_means_with_rare_failures(name, share, n):
-    """Without the wider bounds, the intervals contain the mean in only 42 to 87 % of the runs."""
+    """Test the wider bounds. Intervals that lack them contain the mean in only 42 to 87 % of the runs."""
     law = simulation.at_grid(simulation.NARROW[name])
     before, after = simulation.covered_with_failures(law, share, n, 300)
     assert before < 0.9
@@ -41,7 +41,7 @@ def test_intervals_cover_cluster_and_one_sided_failures():
 
 
 def test_pairs_with_rare_failures_are_seldom_called_alike():
-    """With Student's interval alone, the error rate is 7.7 % with 50 samples and 6.2 % with 200 samples."""
+    """Test the error rate. Student's interval alone has 7.7 % with 50 samples and 6.2 % with 200 samples."""
     assert max(simulation.called_alike(n, 200, 0.005, share=0.05) for n in (50, 80, 200)) <= 1 - at_least(0.975, 200)
     assert simulation.called_alike(200, 50, 0.05) > 0.9
 
@@ -54,7 +54,7 @@ def test_intervals_of_ordinary_scores_stay_narrow():
 
 
 def test_intervals_cover_mean_with_uneven_clusters():
-    """With C - 1 degrees of freedom, only 89.0 % of 1,500 intervals contained the mean."""
+    """Test the degrees of freedom. With C - 1, only 89.0 % of 1,500 intervals contained the mean."""
     assert simulation.coverage("95 % zeros", "log-normal sizes, ICC .5", 20, times=400) >= at_least(0.93, 400)
 
 
@@ -75,7 +75,7 @@ def test_paired_test_limits_false_findings(explainers, times, settings):
     ],
 )  # fmt: skip
 def test_paired_test_limits_false_findings_for_unequal_shapes(shapes, clusters):
-    """With the sign flips alone, the five error rates are 13, 38, 11, 20 and 12 %."""
+    """Test the error rates. With the sign flips alone, the five rates are 13, 38, 11, 20 and 12 %."""
     assert simulation.false_findings(simulation.UNEQUAL[shapes], clusters, 150, flips=199) <= 1 - at_least(0.93, 150)
 
 

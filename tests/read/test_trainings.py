@@ -1,4 +1,4 @@
-"""Tests of scores of retrained networks, whose intervals allow for the variation of images and training runs."""
+"""Tests of scores of retrained networks. Their intervals allow for the variation of images and training runs."""
 
 import json
 import math

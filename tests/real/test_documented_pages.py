@@ -213,7 +213,7 @@ def test_page_of_small_run_matches_its_cells(shapes, resnet, tmp_path, monkeypat
 
 
 def test_the_published_findings_are_those_of_their_data_file(tmp_path):
-    """Test that figures, ranks and sentences are what the current code computes.
+    """Test that the current code computes the same figures, ranks and sentences.
 
     If not, render the page with --page.
     """

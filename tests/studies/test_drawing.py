@@ -47,7 +47,7 @@ def stored_before(page, annotating):
 
 
 def tiles(folder):
-    """Create a study of images of 6 x 8 tiles of one colour each, whose superpixels are smaller than the image."""
+    """Create a study of images of 6 x 8 single-colour tiles, so that superpixels are smaller than the image."""
     colours = np.random.default_rng(2).integers(0, 255, (5, 6, 8, 3), np.uint8).repeat(10, axis=1).repeat(10, axis=2)
     pictures = [{"bytes": png(one), "path": None} for one in colours]
     return study_of(folder, dataset(5).remove_columns("image").add_column("image", pictures, feature=Image()))

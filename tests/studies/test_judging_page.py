@@ -168,7 +168,7 @@ READY = "body:not(.waiting) #asking:not([hidden])"
 
 
 def started(browser, served, pass_on=None, **options):
-    """Open the page, whose requests `pass_on` may answer, and return it with a list of its errors."""
+    """Open the page and return it with a list of its errors. `pass_on` may answer the requests of the page."""
     page, problems = browser.new_page(**options), []
     if pass_on:
         page.route("**/api/**", pass_on)

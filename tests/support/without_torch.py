@@ -1,4 +1,4 @@
-"""When imported first, hide torch and packages that need it, as if they were not installed."""
+"""Hide torch and packages that need it, as if they were not installed, if this module is imported first."""
 
 import sys
 

@@ -77,8 +77,8 @@ class Standings:
     def _scored(self, core_rows: list[tuple[CoreCell, ShownRow, Row]]) -> tuple[dict[str, dict[str, Scored]], set[str]]:
         """Return ({explainer: {dataset: scores}}, baselines).
 
-        If rows contradict each other, only a row whose explainer the board has run is used. Maps of unknown origin are
-        never used.
+        If rows contradict each other, only a row with an explainer that the board has run is used. Maps of unknown
+        origin are never used.
         """
         scored: dict[str, dict[str, Scored]] = {}
         baselines = set()

@@ -137,7 +137,7 @@ def check_gradient(classifier: Classifier, images: Images, module: nn.Module | N
     Args:
         classifier: The network.
         images: Images (B, 3, H, W).
-        module: Module with respect to whose last output the gradients are computed; None: with respect to the images.
+        module: The gradients are with respect to the last output of this module; None: with respect to the images.
     """
     if classifier not in _named and is_gradient_partial(classifier, images[:1], module):
         _named.add(classifier)

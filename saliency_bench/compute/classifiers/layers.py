@@ -284,7 +284,7 @@ def _of_part(classifier: Classifier, images: Images, layer: str) -> UserError:
 
 
 def _fix(classifier: Classifier, images: Images, layer: str) -> str:
-    """Suggest a layer whose output contains all evidence.
+    """Suggest a layer with an output that contains all evidence.
 
     This is the smallest such block around the given layer, or else the layer of the last feature map.
     """

@@ -48,7 +48,7 @@ class Composed:
 
 
 def absolute(explainer: Inner) -> Explainer:
-    """Return an explainer whose maps are the absolute values of another explainer's maps.
+    """Return an explainer that takes the absolute values of another explainer's maps.
 
     They show how much each pixel matters, for or against the target.
     """
@@ -56,12 +56,12 @@ def absolute(explainer: Inner) -> Explainer:
 
 
 def positive(explainer: Inner) -> Explainer:
-    """Return an explainer whose maps are max(map, 0) of another explainer's maps: only evidence for the target."""
+    """Return an explainer that sets negative values in another explainer's maps to 0: evidence for the target."""
     return _composed("positive", _positive, explainer)
 
 
 def blurred(explainer: Inner, sigma: float = 0.1) -> Explainer:
-    """Return an explainer whose maps are blurred by a Gaussian, so that they localise less.
+    """Return an explainer that blurs another explainer's maps by a Gaussian, so that they localise less.
 
     The standard deviation of the Gaussian is sigma times the image's shorter side. Blurred maps are the control of
     retraining metrics: if they score better, the metric does not reward precise localisation (Brocki and Chung, Feature

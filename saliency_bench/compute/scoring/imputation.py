@@ -69,7 +69,7 @@ def _solved(known: np.ndarray, missing: np.ndarray) -> np.ndarray:
 
 
 def _neighbours(height: int, width: int) -> Iterator[tuple[int, tuple[slice, slice], tuple[slice, slice]]]:
-    """For each direction, yield (weight, slices of the pixels with a neighbour there, slices of these neighbours)."""
+    """Yield, for each direction, (weight, slices of the pixels with a neighbour there, slices of these neighbours)."""
     for (down, right), weight in NEIGHBOURS.items():
         (rows, below), (columns, beside) = _shifted(down, height), _shifted(right, width)
         yield weight, (rows, columns), (below, beside)

@@ -32,7 +32,7 @@ from saliency_bench.types import Column, Images, Maps, Target
 
 Value = float | None
 HALF_OF_RANGE = 0.5  # threshold of metrics that compare a region
-# Options of metrics with which the threshold is a share of a map's range.
+# Options that make the threshold of a metric a share of a map's range.
 OF_RANGE = {"normalise": True, "salient": "range", "by": "value"}
 PEAKED_SHARE = 0.01  # share of the pixels; scores with a smaller region above the threshold get a remark
 
@@ -211,7 +211,7 @@ class MetricInputs:
         return result
 
     def _lacking(self, metric: Metric) -> Iterator[list[str | None]]:
-        """For each column and the other classifier, yield a list: why each sample lacks this input, or None."""
+        """Yield, for each column and the other classifier, a list: why each sample lacks this input, or None."""
         for name in metric.declaration.columns:
             yield self.columns[name].lacking if name in self.columns else [lacks(name)] * len(self.images)
         if "other" in metric.inputs and self.other is not None:

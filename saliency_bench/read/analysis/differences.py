@@ -408,7 +408,7 @@ def _number(cell: CellResult) -> float:
 
 
 def _furthest(ids: list[str], scores: Sequence[np.ndarray], differing: np.ndarray) -> SampleDifference | None:
-    """Return the sample whose scores differ most. A missing score differs more than any number."""
+    """Return the sample with the largest difference. A missing score differs more than any number."""
     if len(differing) == 0:
         return None
     gaps = np.abs(scores[0] - scores[1])[differing]

@@ -174,7 +174,7 @@ class Verdict:
         return lines + ([f"{few}: {'; '.join(partial)}."] if partial else [])
 
     def _peaked(self) -> list[str]:
-        """Return sentences about explainers whose maps have very few pixels above half of their range.
+        """Return sentences about explainers with maps that have very few pixels above half of their range.
 
         The sentences name the metrics that use only these pixels.
         """

@@ -240,7 +240,7 @@ def _rounded(values: np.ndarray) -> list[float | None]:
 
 
 def _missing(run: RunData, pictures: SamplePictures) -> list[str]:
-    """Return sentences that say what is missing on the page and how to add it."""
+    """Return sentences about missing parts of the page and how to add them."""
     lines = []
     if len(run.ids) > MOST:
         lines.append(f"Pictures are shown for the first {count(MOST)} samples.")

@@ -129,7 +129,7 @@ def metric_line(answer: dict[str, Any], question: dict[str, Any], content: dict[
 
 
 def _baseline_leads(answer: dict[str, Any], content: dict[str, Any]) -> str:
-    """Return a sentence about a metric whose best candidate is a baseline."""
+    """Return a sentence about a metric on which the best candidate is a baseline."""
     leader = answer["left"][0]
     if _beats_all(answer, content):
         return f"{_verb(_label(leader), 'beat')} every method tried, although baselines ignore the network"

@@ -182,7 +182,7 @@ class _Field:
     """The candidates and their costs.
 
     Attributes:
-        chosen: Candidates whose first rounds fit within the time limit.
+        chosen: Candidates that can finish the first round within the time limit.
         not_tried: {other candidate: reason}.
         too_slow: Candidates whose first rounds take too long.
         within_for_all: Seconds needed to try all candidates.
@@ -404,7 +404,7 @@ def _predicted(classifier: Classifier, images: Images) -> Target:
 def _affordable(
     chosen: Sequence[Candidate], metrics: Sequence[str], budget: Budget, first: int, seconds_of_pass: float
 ) -> tuple[list[Candidate], dict[str, str]]:
-    """Return (candidates whose first rounds fit within the time limit, {name of any other candidate: its cost}).
+    """Return (candidates that can finish the first round in time, {name of any other candidate: its cost}).
 
     Raises:
         UserError: There is not enough time for any explainer except the baselines.

@@ -209,7 +209,7 @@ class Narrowing:
     def _leave_out_twins(self, scores: RoundScores) -> None:
         """Keep only one of several candidates with the same maps.
 
-        The candidates are compared in the first round, whose images are not used for bets.
+        The candidates are compared in the first round. Its images are not used for bets.
         """
         by_scores: dict[tuple[tuple[str, bytes], ...], list[str]] = {}
         for name in dict.fromkeys(name for names in self.names.values() for name in names):
@@ -275,7 +275,7 @@ class Narrowing:
     def _lead(self, contest: Contest, scores: RoundScores) -> None:
         """Set the two best candidates of a race.
 
-        Candidates whose maps ignore the network's weights are excluded first.
+        Candidates with maps that ignore the network's weights are excluded first.
         """
         while True:
             ranked = ranking(contest, scores)

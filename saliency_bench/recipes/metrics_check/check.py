@@ -160,7 +160,7 @@ def decided_class(kind: str, drawing: Scene) -> int:
 
 
 def classifier_of(kind: str) -> Classifier:
-    """Return the network `kind` as a classifier whose normalisation mean is the grey of the drawings."""
+    """Return the network `kind` as a classifier that normalises with the grey of the drawings as the mean."""
     classes = list(KINDS[kind].classes)
     return load_classifier(network(kind), mean=GROUND, std=1, labels=classes, layer="features", name=kind, device="cpu")
 

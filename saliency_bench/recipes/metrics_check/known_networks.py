@@ -134,6 +134,6 @@ def _texture_features() -> nn.Conv2d:
 
 
 def _quadrants() -> Tensor:
-    """Return a gate (K, H, W) with which each quadrant is evidence for one class."""
+    """Return a gate (K, H, W) that makes each quadrant evidence for one class."""
     cells = torch.arange(SIDE) // CELL
     return _contrasted((cells[:, None] * 2 + cells == torch.arange(CLASSES)[:, None, None]).float())

@@ -62,14 +62,14 @@ The page lists metrics without the prefix `saliency_`; the [metric cards](metric
 
 ![Share of pictures in which a metric scores the correct map higher than a damaged map]({picture})
 
-The figure shows the percentage of pictures in which the correct map has the better score, over all networks with which
+The figure shows the percentage of pictures in which the correct map has the better score, over all networks on which
 a metric was tested. A tie counts as half. In blue cells, the metric prefers the correct map. In brown cells, the metric
 prefers the damaged map. In white cells, there is no preference.
 
 ## Which metric for which question
 
 Each question corresponds to one or two types of damage. The second column lists the metrics that detect this damage
-with every network with which they were tested. The third column lists the metrics that detect the damage with some
+with every network they were tested on. The third column lists the metrics that detect the damage with some
 networks and are never misled by it. The last column lists the metrics that the damage misleads with at least one
 network.
 
@@ -289,7 +289,7 @@ def short(counts: Sequence[Count]) -> str:
     never = [name for name in metrics_of(counts) if not any(count.misled for count in counts if count.metric == name)]
     count = len(metrics_of(counts))
     lines = [
-        f"- {len(every)} of {count} metrics detect all types of damage with every network with which they were tested"
+        f"- {len(every)} of {count} metrics detect all types of damage with every network they were tested on"
         + (f": {listed(map(with_one, every))}." if every else "."),
         f"- {len(never)} of {count} metrics are never misled on these networks: {listed(map(with_one, never))}.",
     ]

@@ -33,7 +33,7 @@ def prepare(suite: Suite, tables: Iterable[str], choice: SuiteChoice) -> None:
 def _config(family: str, size: int) -> dict[str, Any]:
     """Return the transformers config of a small network of a family.
 
-    For a family without a small model that learns quickly, the config is that of a small residual network.
+    For a family without a small model that learns quickly, the config of a small residual network is used.
     """
     if family == "vit":  # With the usual initial weights, layers this narrow learn little in a few steps.
         return {"model_type": "vit", "architectures": ["ViTForImageClassification"], "hidden_size": 48,

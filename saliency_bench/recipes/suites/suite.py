@@ -349,7 +349,7 @@ def draw_pictures(content: Suite, names: Iterable[str], choice: SuiteChoice, fai
 
 
 def _remarks(content: Suite, results: Results, runs: Sequence[str]) -> list[str]:
-    """Return the remarks below a table: datasets of which not all images were used, and the classifiers' accuracies."""
+    """Return the remarks below a table: datasets that were used in part, and the classifiers' accuracies."""
     accuracies: dict[tuple[str, str], str] = {}
     used: dict[str, tuple[int, int]] = {}
     for job, run in results.finished(runs):

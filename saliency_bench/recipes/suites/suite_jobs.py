@@ -174,12 +174,12 @@ def jobs_of(suite: Suite, tables: Iterable[str], choice: SuiteChoice) -> list[Su
                     jobs.append(SuiteJob(name, dataset, model, spec, networks, build, transforms))
     if not jobs and any(suite.items[table].needs_runs for table in tables):
         raise UserError("--select matches no run of these tables; list the names with --plan")
-    # A run whose predictions are the targets of other runs comes before those runs.
+    # A run comes before the runs that use its predictions as targets.
     return sorted((_name(suite, job, jobs) for job in jobs), key=lambda job: job.named_by is not None)
 
 
 def _name(suite: Suite, job: SuiteJob, jobs: Sequence[SuiteJob]) -> SuiteJob:
-    """Return a copy of a job that names the run whose predictions are its targets, if that run is in the suite."""
+    """Return a copy of a job that names the run that predicts its targets, if the suite contains this run."""
     naming = _naming_model(suite, job.dataset, suite.runs[job.name])
     same = ("split", "seed")  # with the same split and seed, the samples and their order are the same
     folders = [other.folder for other in jobs

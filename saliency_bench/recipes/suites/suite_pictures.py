@@ -265,7 +265,7 @@ def score_line(run: RunData, image_id: str, explainer: Explainer, metric: str, n
 
 
 def cell_of(sample: SuiteSample, explainer: Explainer, view: ViewSpec) -> Panel:
-    """Draw one view of a sample. If a target or column is missing, the cell contains only a text that says so."""
+    """Draw one view of a sample. If a target or column is missing, the cell contains only a note."""
     if view.partner or view.kind in PASTED:
         return _of_partner(sample, explainer, view)
     images = sample.images

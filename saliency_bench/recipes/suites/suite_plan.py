@@ -188,7 +188,7 @@ def side_by_side(steps: Sequence[Step], processes: int) -> list[list[int]] | Non
 
 
 def check_sources(steps: Sequence[Step]) -> None:
-    """If sources are missing, print each with the command that builds it, and raise UserError."""
+    """Print missing sources with the commands that build them, and raise UserError if there are any."""
     missing = missing_of(steps)
     for text in missing:
         complain(f"missing: {text}")
@@ -217,7 +217,7 @@ def plan_rows(steps: Sequence[Step]) -> list[list[str]]:
 
 
 def plan_notes(steps: Sequence[Step]) -> list[str]:
-    """Return lines with the totals, the missing sources, and the runs whose maps are unreliable."""
+    """Return lines with the totals, the missing sources, and the runs with unreliable maps."""
     cells, done = sum(step.cells for step in steps), sum(step.done for step in steps)
     cost = sum((step.cost for step in steps if step.cost), Cost())
     disk = sum(step.megabytes or 0 for step in steps)

@@ -149,7 +149,7 @@ def loaded(
         if not isinstance(getattr(spec, setting), str | None):
             raise UserError(
                 f"the {setting.replace('_', ' ')} of {folder} is a Python object, which is not stored in a file; use a "
-                f"run whose settings are names and folders"
+                f"run with names and folders as settings"
             )
     # For security, functions in files are loaded only if named in this call, never because run.json names them.
     objects: dict[PythonObject, object] = {}

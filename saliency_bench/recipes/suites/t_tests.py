@@ -40,7 +40,7 @@ def t_tests(results: Results, name: str) -> pd.DataFrame:
 
 
 def _compare(run: RunData, metric: str, reference: str, others: list[str]) -> Iterator[tuple[Any, ...]]:
-    """For each other explainer of a run that has a score, yield the columns of a row, starting with `explainer`."""
+    """Yield the columns of a row, starting with `explainer`, for each other explainer of a run that has a score."""
     cells = {cell.explainer_text: cell for cell in run.cells if cell.metric_text == metric and not cell.aggregate}
     if reference not in cells:
         return

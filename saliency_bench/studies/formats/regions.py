@@ -87,7 +87,7 @@ class PersonRegions:
 
     Attributes:
         places: {name in the file: `ImagePlace`} for names that match an image of the dataset.
-        label: Label of the regions to import. If "", regions whose label is the class of the image are imported.
+        label: Label of the regions to import. If "", regions labelled with the class of the image are imported.
         check: Function that raises UserError if a mask does not match its unit. If None, a region that cannot be drawn
             makes the whole file invalid; otherwise only its image is left out.
         drawn: Number of regions that became part of a mask.
@@ -330,7 +330,7 @@ def masks_of(
 
 
 def _chosen(people: Iterable[str], person: str, path: str) -> str:
-    """Return the name, as written in the file, of the person whose masks are imported.
+    """Return the name of the person, as written in the file, to import masks from.
 
     Raises:
         UserError: The file does not contain this person.
