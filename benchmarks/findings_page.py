@@ -9,10 +9,10 @@ from findings_data import FILE, Findings, load, store
 from findings_figures import draw
 
 import saliency_bench as sb
-from saliency_bench.read.analysis.finished_run import Run
 from saliency_bench.read.analysis.power import of_run
 from saliency_bench.read.analysis.verdict import Against, Verdict, listed
 from saliency_bench.read.cell import CellResult, rank_text
+from saliency_bench.read.finished_run import Run
 from saliency_bench.read.run_folder import RunData
 from saliency_bench.score_notes import PEAKED
 

@@ -18,7 +18,7 @@ import torch
 from scipy.stats import kendalltau
 
 import saliency_bench as sb
-from saliency_bench.read.analysis.finished_run import Run
+from saliency_bench.read.finished_run import Run
 
 EXPLAINERS = (
     "gradcam",

@@ -31,8 +31,8 @@ _HOMES = {
     "Choice": "recipes.choosing.choose",
     "doctor": "recipes.doctor.doctor",
     "Diagnosis": "recipes.doctor.doctor",
-    "Run": "read.analysis.finished_run",
-    "load_run": "read.analysis.finished_run",
+    "Run": "read.finished_run",
+    "load_run": "read.finished_run",
     "explain": "compute.maps.explanation",
     "report": "read.report.report_page",
     "analyse": "read.report.analyses",
@@ -126,7 +126,7 @@ if TYPE_CHECKING:
     from saliency_bench.errors import UserError
     from saliency_bench.panels import draw
     from saliency_bench.read.analysis.data_frames import check, power
-    from saliency_bench.read.analysis.finished_run import Run, load_run
+    from saliency_bench.read.finished_run import Run, load_run
     from saliency_bench.read.report.analyses import analyse
     from saliency_bench.read.report.report_page import report
     from saliency_bench.read.report.seed_study import seed_study

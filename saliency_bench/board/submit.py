@@ -35,8 +35,8 @@ from saliency_bench.errors import UserError
 from saliency_bench.hub import client, failures
 from saliency_bench.hub.upload_plan import Publication, size
 from saliency_bench.read import records
-from saliency_bench.read.analysis.finished_run import Run
 from saliency_bench.read.cell import CellResult
+from saliency_bench.read.finished_run import Run
 from saliency_bench.read.summary import table
 from saliency_bench.utils.files import write_with
 from saliency_bench.utils.messages import counted

@@ -34,9 +34,9 @@ from saliency_bench.compute.targets.rules import RULES
 from saliency_bench.data.dataset_names import list_datasets
 from saliency_bench.data.loading import find
 from saliency_bench.errors import UserError
-from saliency_bench.read.analysis.finished_run import Run
 from saliency_bench.read.analysis.verdict import listed
 from saliency_bench.read.cell import Count, StrictModel, field_line
+from saliency_bench.read.finished_run import Run
 from saliency_bench.read.identity import Identity
 from saliency_bench.read.manifest import NAMED, check_format
 from saliency_bench.read.parts import RunStore

@@ -58,7 +58,7 @@ from saliency_bench.compute.scoring.partners import PartnerPlan
 from saliency_bench.compute.work import work
 from saliency_bench.compute.writing import Writer
 from saliency_bench.errors import UserError
-from saliency_bench.read.analysis.finished_run import Run
+from saliency_bench.read.finished_run import Run
 from saliency_bench.read.parts import RunStore
 from saliency_bench.settings import RunSettings
 from saliency_bench.spec import FIRST, RunSpec, takes_settings

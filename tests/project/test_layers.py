@@ -18,7 +18,7 @@ VOCABULARY = (
     ("hub",),
     ("data",),
 )  # fmt: skip
-READ = (("read", "read/statistics"), ("read/analysis",), ("read/report",))
+READ = (("read", "read/statistics"), ("read/analysis",), ("read/report",), ("read/finished_run",))
 COMPUTE = (("compute/targets",), ("compute/classifiers",), ("compute/maps",), ("compute/scoring",),
            ("compute", "compute/loading", "compute/retraining"))  # fmt: skip
 HOUSES = ("recipes", "board", "studies", "publishing")

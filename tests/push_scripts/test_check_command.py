@@ -16,9 +16,9 @@ from test_reporting import _key, _result, make_run
 
 import saliency_bench as sb
 from saliency_bench.cli import main
-from saliency_bench.read.analysis.finished_run import load_run
 from saliency_bench.read.analysis.requirements import CheckedRequirement, Requirement, check, find_cell
 from saliency_bench.read.cell import CellResult
+from saliency_bench.read.finished_run import load_run
 from saliency_bench.read.run_folder import RunData, read_run
 from saliency_bench.read.statistics.clusters import Matched
 from saliency_bench.read.statistics.intervals import p_with_failures

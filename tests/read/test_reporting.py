@@ -24,9 +24,9 @@ from saliency_bench.read import records
 from saliency_bench.read.analysis.comparison import compare_runs, merge_runs
 from saliency_bench.read.analysis.correlations import metric_agreement
 from saliency_bench.read.analysis.differences import conflicts, differences
-from saliency_bench.read.analysis.finished_run import load_run
 from saliency_bench.read.analysis.verdict import Verdict
 from saliency_bench.read.cell import CellKey, CellResult, read_cells
+from saliency_bench.read.finished_run import load_run
 from saliency_bench.read.identity import Identity
 from saliency_bench.read.manifest import Manifest, read_manifest
 from saliency_bench.read.report.comparison_page import run_names
