@@ -2,10 +2,9 @@
 
 import io
 import json
-import os
 import re
-import signal
 import threading
+from unittest.mock import Mock
 
 import datasets
 import numpy as np
@@ -103,7 +102,7 @@ def test_existing_dataset_requires_overwrite(folder, monkeypatch, tmp_path):
     with monkeypatch.context() as patch:  # kill the build of another version
         patch.setattr(shapes_xai, "VERSION", 99)
         patch.setattr(shapes_xai, "drawn", lambda index, *rest: drawn(index + 1, *rest))
-        patch.setattr(building, "move_into_place", lambda *folders: os.kill(os.getpid(), signal.SIGINT))
+        patch.setattr(building, "move_into_place", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             sb.build("shapes-xai", out, progress=False, **SMALL)
     assert any((tmp_path / ".out.building/batches").iterdir())
