@@ -29,7 +29,7 @@ import numpy as np
 from scipy import stats
 
 from saliency_bench.read.analysis.sequential import Race
-from saliency_bench.read.run_folder import read_run
+from saliency_bench.read.finished_run import read_run
 from saliency_bench.read.statistics.clusters import cluster_names
 from saliency_bench.read.statistics.intervals import wilson
 from saliency_bench.recipes.choosing.rounds import HOPE, ONE_LEFT, Budget, Narrowing, RoundScores
@@ -263,11 +263,11 @@ def of_run(folder: Path, times: int, images: int | None) -> Iterator[list[str]]:
             images of the run.
     """
     run = read_run(folder)
-    clusters = cluster_names(run.ids, run.groups)
+    clusters = cluster_names(run.scores.ids, run.scores.groups)
     largest = max(Counter(clusters).values())
-    for column in run.columns:
-        cells = [cell for _, cell in run.cells_of_column(column) if not cell.aggregate]
-        columns = np.stack([run.oriented(cell) for cell in cells], axis=1)
+    for column in run.table.columns:
+        cells = [cell for _, cell in run.table.cells_of_column(column) if not cell.aggregate]
+        columns = np.stack([run.scores.oriented(cell) for cell in cells], axis=1)
         truth = np.nanmean(columns, axis=0)
         baselines = frozenset(str(index) for index, cell in enumerate(cells) if cell.baseline)
         safe = {str(index) for index in np.flatnonzero(truth >= truth.max() - MARGIN)}

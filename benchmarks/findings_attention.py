@@ -17,7 +17,7 @@ from torchvision.transforms import v2
 
 import saliency_bench as sb
 from saliency_bench.compute.classifiers.efficientnet_lite import MEAN, STD, read_weights, renamed
-from saliency_bench.read.run_folder import RunData
+from saliency_bench.read.finished_run import Run
 
 SIZE, COPIES, EPOCHS = 224, 12, 30
 HELD_OUT = 52  # number of explained photographs, as for the other datasets; all others are used for training
@@ -94,7 +94,7 @@ def features_of(stages: nn.Module, photographs: datasets.Dataset) -> tuple[Tenso
     return torch.cat(parts), torch.tensor(labels)
 
 
-def attention_section(run: RunData) -> str:
+def attention_section(run: Run) -> str:
     """Return the section of the page for a finished run."""
     accuracy = run.summary["model"]["accuracy"]
     value = interval(accuracy["value"], accuracy["low"], accuracy["high"])

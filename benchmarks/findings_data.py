@@ -13,9 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from saliency_bench.read.cell import Interval, as_json, read_cells
+from saliency_bench.read.cell import Interval, as_json
+from saliency_bench.read.finished_run import Run, read_run
 from saliency_bench.read.report.words import short
-from saliency_bench.read.run_folder import RunData, read_run
+from saliency_bench.read.run_folder import CellScores, RunFiles
 from saliency_bench.read.statistics.intervals import interval
 from saliency_bench.read.statistics.ranking import compare
 
@@ -32,7 +33,7 @@ class Findings(NamedTuple):
         sampled: Value of `--sampled` in the command.
     """
 
-    runs: dict[str, RunData]
+    runs: dict[str, Run]
     readings: str
     images: int
     sampled: int
@@ -43,16 +44,15 @@ def store(path: Path, folders: Mapping[str, Path], readings: str, images: int, s
     rows = []
     for name, folder in folders.items():
         run = read_run(folder)
-        summary = {key: run.as_json()[key] for key in ("cells", "seed", "batch_size")}
+        summary = {key: run.summary[key] for key in ("cells", "seed", "batch_size")}
         if reliability := run.summary.get("reliability"):
             summary["reliability"] = reliability
         dataset, model = (run.summary[key] for key in ("dataset", "model"))
         summary["dataset"] = {"id": short(dataset["id"]), "used": dataset["used"]}
         summary["model"] = {"id": short(model["id"]), "accuracy": model["accuracy"]}
-        scores = [run.values[cell.cell_id].tolist() for cell in run.cells]
-        rows.append(
-            {"run": name, "summary": json.dumps(summary), "ids": run.ids, "groups": run.groups, "scores": scores}
-        )
+        ids, groups = run.scores.ids, run.scores.groups
+        scores = [run.scores.values[cell.cell_id].tolist() for cell in run.cells]
+        rows.append({"run": name, "summary": json.dumps(summary), "ids": ids, "groups": groups, "scores": scores})
     notes = {"readings": readings, "images": str(images), "sampled": str(sampled)}
     groups = pa.list_(pa.string())
     schema = pa.schema([("run", pa.string()), ("summary", pa.string()), ("ids", groups), ("groups", groups),
@@ -68,20 +68,21 @@ def load(path: Path = FILE) -> Findings:
     return Findings(runs, notes["readings"], int(notes["images"]), int(notes["sampled"]))
 
 
-def _analysed(row: dict) -> RunData:
+def _analysed(row: dict) -> Run:
     """Return the run in a row of the file, with current statistics."""
     summary = json.loads(row["summary"])
-    cells = read_cells(summary.pop("cells"))
-    values = {cell.cell_id: np.array(scores) for cell, scores in zip(cells, row["scores"], strict=True)}
-    return analysed(RunData(Path(row["run"]), cells, row["ids"], row["groups"], values, summary))
+    cells = [cell["cell_id"] for cell in summary["cells"]]
+    values = {cell_id: np.array(scores) for cell_id, scores in zip(cells, row["scores"], strict=True)}
+    scores = CellScores(row["ids"], row["groups"], values)
+    return analysed(Run(Path(row["run"]), summary, files=RunFiles(scores)))
 
 
-def analysed(run: RunData) -> RunData:
+def analysed(run: Run) -> Run:
     """Return a run with intervals, ranks and comparisons computed from its scores."""
-    codes, seed = run.codes(), run.summary["seed"]
-    contrasts, standings = compare(run.cells, run.values, codes, seed)
+    codes, seed = run.scores.codes(), run.summary["seed"]
+    contrasts, standings = compare(run.cells, run.scores.values, codes, seed)
     cells = []
     for cell in run.cells:
-        score = Interval.from_estimate(interval(run.values[cell.cell_id], codes, cell.limits, seed))
+        score = Interval.from_estimate(interval(run.scores.values[cell.cell_id], codes, cell.limits, seed))
         cells.append(cell.model_copy(update=dict(score) | standings[cell.cell_id].as_dict()))
-    return replace(run, cells=cells, summary=run.summary | {"comparisons": as_json(contrasts)})
+    return replace(run, summary=run.summary | {"cells": as_json(cells), "comparisons": as_json(contrasts)})

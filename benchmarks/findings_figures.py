@@ -10,13 +10,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from saliency_bench.read.cell import CellResult
+from saliency_bench.read.finished_run import Run
 from saliency_bench.read.report.plots import COLOURS, STYLE, write_figure
-from saliency_bench.read.run_folder import RunData
 
 PANELS, WIDTH, ROW = 4, 8.6, 0.17  # panels per row; width of the figure and height of an explainer, in inches
 
 
-def draw(runs: Sequence[RunData], path: Path, few: int) -> None:
+def draw(runs: Sequence[Run], path: Path, few: int) -> None:
     """Draw a panel per metric, with a dot and an interval per explainer.
 
     Args:
@@ -27,7 +27,7 @@ def draw(runs: Sequence[RunData], path: Path, few: int) -> None:
     cells: dict[tuple[str, str], tuple[CellResult, bool]] = {}
     for run in runs:
         for cell in run.cells:
-            cells.setdefault((cell.metric, cell.explainer), (cell, len(run.ids) <= few))
+            cells.setdefault((cell.metric, cell.explainer), (cell, len(run.scores.ids) <= few))
     metrics = list(dict.fromkeys(metric for metric, _ in cells))
     names = ordered(cells, metrics[0])
     lines = -(-len(metrics) // PANELS)

@@ -13,7 +13,6 @@ from saliency_bench.read.analysis.power import of_run
 from saliency_bench.read.analysis.verdict import Against, Verdict, listed
 from saliency_bench.read.cell import CellResult, rank_text
 from saliency_bench.read.finished_run import Run
-from saliency_bench.read.run_folder import RunData
 from saliency_bench.score_notes import PEAKED
 
 BASELINES = ("centre", "edges", "random")
@@ -92,7 +91,7 @@ def picture(name: str, title: str) -> str:
     return f"![{title}: scores and intervals of all explainers for each metric](pictures/{figure_of(name)}.svg)"
 
 
-def advice(runs: dict[str, RunData], of_masks: dict[str, RunData]) -> str:
+def advice(runs: dict[str, Run], of_masks: dict[str, Run]) -> str:
     """Return the recommendations, as sentences derived from the numbers."""
     return "\n".join(filter(None, [ahead(of_masks), small_regions(of_masks), more_images(of_masks), class_alike(runs)]))
 
@@ -113,7 +112,7 @@ def finished(folder: Path) -> bool:
     return (folder / "summary.json").is_file()
 
 
-def accuracy_of(run: RunData) -> str:
+def accuracy_of(run: Run) -> str:
     """Return the accuracy of a run as a clause, with its interval and number of photographs."""
     accuracy = run.summary["model"]["accuracy"]
     if accuracy["value"] is None:
@@ -122,14 +121,14 @@ def accuracy_of(run: RunData) -> str:
     return f"the accuracy is {value} on the {accuracy['n']} photographs that are labelled with an ImageNet class"
 
 
-def section(name: str, run: RunData) -> str:
+def section(name: str, run: Run) -> str:
     """Return the figure, the table and the notable results for one set of photographs."""
     n = max(cell.n for cell in run.cells)
     about = f"n = {n} photographs; {accuracy_of(run)}."
     return "\n\n".join([f"## {TITLES[name]}", about, picture(name, TITLES[name]), table(run.cells), remarks(run)])
 
 
-def remarks(run: RunData) -> str:
+def remarks(run: Run) -> str:
     """Return those sentences of the verdict that concern all baselines, as a Markdown list."""
     lines = Verdict(run.cells, run.contrasts).sentences()
     return "\n".join(f"- {line}" for line in lines if line.startswith(SUMMARIES))
@@ -164,7 +163,7 @@ def short(metric: str) -> str:
     return metric.removeprefix("saliency_").replace("_", " ")
 
 
-def ahead(runs: dict[str, RunData]) -> str:
+def ahead(runs: dict[str, Run]) -> str:
     """Return sentences about the explainers that are significantly better than every baseline in the paired tests."""
     by_metric: dict[str, dict[str, list[str]]] = {}
     starts: Counter[str] = Counter()
@@ -201,7 +200,7 @@ def is_peaked(cell: CellResult) -> bool:
     return cell.marked.get(PEAKED, 0) > cell.n / 2
 
 
-def small_regions(runs: dict[str, RunData]) -> str:
+def small_regions(runs: dict[str, Run]) -> str:
     """Return a sentence about explainers with scores that use less than 1 % of the pixels on every dataset."""
     peaked = {(cell.explainer, cell.metric) for run in runs.values() for cell in run.cells}
     for run in runs.values():
@@ -214,11 +213,11 @@ def small_regions(runs: dict[str, RunData]) -> str:
             "only these pixels affect these scores.")  # fmt: skip
 
 
-def more_images(runs: dict[str, RunData]) -> str:
+def more_images(runs: dict[str, Run]) -> str:
     """Return sentences about how many photographs would show a difference between Grad-CAM and the centre spot."""
     counts: dict[str, list[int]] = {}
     for run in runs.values():
-        for needed in of_run(run, DIFFERENCE, together=False) if len(run.ids) >= 10 else ():
+        for needed in of_run(run, DIFFERENCE, together=False) if len(run.scores.ids) >= 10 else ():
             if set(needed.explainers) == {"gradcam", "centre"} and needed.images is not None:
                 counts.setdefault(short(needed.metric), []).append(needed.images)
     if not counts:
@@ -230,7 +229,7 @@ def more_images(runs: dict[str, RunData]) -> str:
             f"on the metric and the dataset: {'; '.join(texts)}.")  # fmt: skip
 
 
-def class_alike(runs: dict[str, RunData]) -> str:
+def class_alike(runs: dict[str, Run]) -> str:
     """Return a sentence about the explainers with maps that hardly depend on the class."""
     cells = runs["lite0-sanity"].cells if "lite0-sanity" in runs else []
     alike = [cell for cell in cells if cell.metric == "saliency_class_sensitivity" and not cell.baseline
@@ -244,7 +243,7 @@ def class_alike(runs: dict[str, RunData]) -> str:
             f"class is {values}, on {alike[0].n} photographs.")  # fmt: skip
 
 
-def against_baselines(run: RunData) -> list[Against]:
+def against_baselines(run: Run) -> list[Against]:
     """Return the comparisons of each explainer with each baseline on each metric."""
     comparisons_by_baseline = Verdict(run.cells, run.contrasts).against_baselines()
     return [comparison for comparisons in comparisons_by_baseline for comparison in comparisons]
@@ -259,7 +258,7 @@ def leaders(comparisons: Sequence[Against], metric: str) -> list[str]:
     return [name for name, of_baselines in signs.items() if of_baselines == {1}]
 
 
-def sanity(runs: dict[str, RunData]) -> str:
+def sanity(runs: dict[str, Run]) -> str:
     if "lite0-sanity" not in runs:
         return ""
     run = runs["lite0-sanity"]
@@ -271,7 +270,7 @@ def sanity(runs: dict[str, RunData]) -> str:
     return "\n\n".join(["## Do the maps depend on the network and on the class?", about, table(run.cells)])
 
 
-def curves(runs: dict[str, RunData]) -> str:
+def curves(runs: dict[str, Run]) -> str:
     """Return one table with the faithfulness scores on all datasets and the cost of the maps."""
     cells = {(name, cell.metric, cell.explainer_text): cell
              for name, run in runs.items() for cell in run.cells if cell.metric in CURVES}  # fmt: skip
@@ -293,7 +292,7 @@ def curves(runs: dict[str, RunData]) -> str:
     return "\n\n".join(["## Faithfulness and cost of maps", about, *pictures, "\n".join(lines)])
 
 
-def passes_of(run: RunData) -> dict[str, float]:
+def passes_of(run: Run) -> dict[str, float]:
     """Return the number of forward passes per photograph for each explainer."""
     passes: dict[str, int] = {}
     for cell in run.cells:

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from scipy.cluster.hierarchy import leaves_list, linkage
 from scipy.spatial.distance import squareform
 
+from saliency_bench.read.finished_run import Run
 from saliency_bench.read.report.plots import COLOURS, STYLE, write_figure
-from saliency_bench.read.run_folder import RunData
 from saliency_bench.read.statistics.intervals import Estimate
 
 WIDTH, ROW = 3.9, 0.19  # inches; the width is 375 pixels
@@ -116,7 +116,7 @@ def draw_orders(orders: Sequence[Any], path: Path) -> None:
         write_figure(figure, path)
 
 
-def draw_costs(shown: Mapping[str, tuple[RunData, Mapping[str, float]]], metric: str, path: Path) -> None:
+def draw_costs(shown: Mapping[str, tuple[Run, Mapping[str, float]]], metric: str, path: Path) -> None:
     """Draw the score of each explainer, sorted by passes, with a panel for each network."""
     cells = {about: sorted((cell for cell in run.cells if cell.metric == metric and cell.value is not None),
                            key=lambda cell: passes[cell.explainer_text])

@@ -16,8 +16,10 @@ from reference_figures import draw_agreement, draw_beaten, draw_costs, draw_orde
 
 from saliency_bench.read.analysis.rankings import means_of, rank_correlations
 from saliency_bench.read.analysis.verdict import listed
-from saliency_bench.read.cell import CellResult, explainer_names
-from saliency_bench.read.run_folder import RunData
+from saliency_bench.read.cell import CellResult, as_json, explainer_names
+from saliency_bench.read.finished_run import Run
+from saliency_bench.read.run_folder import CellScores, RunFiles
+from saliency_bench.read.statistics.clusters import cluster_codes
 from saliency_bench.read.statistics.intervals import Estimate
 from saliency_bench.read.statistics.ranking import RANKED_FROM
 from saliency_bench.read.statistics.reliability import LOW, read_reliability
@@ -38,7 +40,7 @@ SHOWN = 4  # number of pairs of metrics that are listed
 LAYERS = 4  # stages of saliency_randomisation in the suite, each with a map; the metric declares no passes
 
 
-Runs = Mapping[str, Sequence[RunData]]
+Runs = Mapping[str, Sequence[Run]]
 
 
 class Order(NamedTuple):
@@ -75,27 +77,32 @@ def load(file: Path = FILE) -> findings_data.Findings:
     return data._replace(runs=findings_data.load().runs | data.runs)
 
 
-def pooled(runs: Mapping[str, RunData]) -> RunData:
+def pooled(runs: Mapping[str, Run]) -> Run:
     """Merge runs {name: run} on different images into one, with their common cells and statistics over all images."""
     keys = set.intersection(*({_key(cell) for cell in run.cells} for run in runs.values()))
     first = next(iter(runs.values()))
     cells = [cell for cell in first.cells if _key(cell) in keys]
     values = {cell.cell_id: np.concatenate([_scores(run, cell) for run in runs.values()]) for cell in cells}
-    ids = [f"{name}/{image}" for name, run in runs.items() for image in run.ids]
-    groups = [group and f"{name}/{group}" for name, run in runs.items() for group in run.groups]
-    return findings_data.analysed(replace(first, cells=cells, ids=ids, groups=groups, values=values, parts={}))
+    ids = [f"{name}/{image}" for name, run in runs.items() for image in run.scores.ids]
+    groups = [group and f"{name}/{group}" for name, run in runs.items() for group in run.scores.groups]
+    return findings_data.analysed(_changed(first, cells, CellScores(ids, groups, values)))
+
+
+def _changed(run: Run, cells: Sequence[CellResult], scores: CellScores) -> Run:
+    """Return a run with other cells and scores."""
+    return replace(run, summary=run.summary | {"cells": as_json(cells)}, files=RunFiles(scores))
 
 
 def _key(cell: CellResult) -> tuple[str, str]:
     return cell.explainer_text, cell.metric_text
 
 
-def _scores(run: RunData, like: CellResult) -> np.ndarray:
+def _scores(run: Run, like: CellResult) -> np.ndarray:
     """Return the scores in a run for the explainer and the metric of a cell."""
-    return run.values[next(cell.cell_id for cell in run.cells if _key(cell) == _key(like))]
+    return run.scores.values[next(cell.cell_id for cell in run.cells if _key(cell) == _key(like))]
 
 
-def of_photographs(data: findings_data.Findings, kind: str = "") -> dict[str, RunData]:
+def of_photographs(data: findings_data.Findings, kind: str = "") -> dict[str, Run]:
     """Return {network: merged runs on photographs}. `kind` is "-sampled" for the runs with all explainers."""
     found = {}
     for network in PHOTOGRAPHS:
@@ -104,7 +111,7 @@ def of_photographs(data: findings_data.Findings, kind: str = "") -> dict[str, Ru
     return found
 
 
-def of_shapes(data: findings_data.Findings) -> dict[str, RunData]:
+def of_shapes(data: findings_data.Findings) -> dict[str, Run]:
     """Return {network: its run on shapes}."""
     return {name: run for name in SHAPES if (run := data.runs.get(f"{name}-shapes"))}
 
@@ -129,7 +136,7 @@ def named(network: str) -> str:
 # 1. Which explainers beat all baselines, and where?
 
 
-def beaten(runs: Mapping[str, Sequence[RunData]]) -> dict[str, dict[str, list[str]]]:
+def beaten(runs: Mapping[str, Sequence[Run]]) -> dict[str, dict[str, list[str]]]:
     """Return {network: {metric: explainers significantly better than every baseline}}.
 
     The metrics measure agreement with a mask, or faithfulness, and have enough images for a test. If several runs of a
@@ -177,16 +184,16 @@ def question_beaten(photographs: Runs, shapes: Runs) -> list[str]:
     return lines
 
 
-def size_of(runs: Sequence[RunData]) -> str:
+def size_of(runs: Sequence[Run]) -> str:
     """Return the numbers of images in a network's runs as a string. The second run, if any, is for faithfulness."""
-    sizes = [str(len(run.ids)) for run in runs]
+    sizes = [str(len(run.scores.ids)) for run in runs]
     return sizes[0] + (f", {sizes[1]} for faithfulness" if sizes[1:] else "")
 
 
 # 2. Which metrics agree?
 
 
-def agreements(run: RunData) -> dict[tuple[str, str], Estimate]:
+def agreements(run: Run) -> dict[tuple[str, str], Estimate]:
     """Return {(metric, other): Spearman's rho between the rankings of all explainers, including baselines}."""
     columns = {metric: [cell for cell in run.cells if cell.metric == metric]
                for metric in dict.fromkeys(cell.metric for cell in run.cells)}  # fmt: skip
@@ -194,7 +201,7 @@ def agreements(run: RunData) -> dict[tuple[str, str], Estimate]:
 
 
 def order_of_runs(
-    run: RunData, cells: Sequence[CellResult], other: RunData, others: Sequence[CellResult]
+    run: Run, cells: Sequence[CellResult], other: Run, others: Sequence[CellResult]
 ) -> Estimate:  # fmt: skip
     """Return Spearman's rho between two rankings of the same explainers, with its interval.
 
@@ -203,21 +210,23 @@ def order_of_runs(
     """
     by_name = {cell.explainer: cell for cell in others}
     pairs = [(cell, by_name[cell.explainer]) for cell in cells if cell.explainer in by_name]
-    ids = list(dict.fromkeys([*run.ids, *other.ids]))
+    ids = list(dict.fromkeys([*run.scores.ids, *other.scores.ids]))
     first = _table(run, [cell for cell, _ in pairs], ids)
     second = _table(other, [cell for _, cell in pairs], ids)
-    groups = dict(zip(other.ids, other.groups, strict=True)) | dict(zip(run.ids, run.groups, strict=True))
-    codes = replace(run, ids=ids, groups=[groups[image] for image in ids]).codes()
+    groups: dict[str, str | None] = {}
+    for scores in (other.scores, run.scores):
+        groups |= zip(scores.ids, scores.groups, strict=True)
+    codes = cluster_codes(ids, [groups[image] for image in ids])
     return rank_correlations(lambda weights: [means_of(first, weights), means_of(second, weights)], codes,
                              run.summary["seed"])[0]  # fmt: skip
 
 
-def _table(run: RunData, cells: Sequence[CellResult], ids: Sequence[str]) -> np.ndarray:
+def _table(run: Run, cells: Sequence[CellResult], ids: Sequence[str]) -> np.ndarray:
     """Return the scores (images, cells), where higher is better; NaN if the run does not contain the image."""
     table = np.full((len(ids), len(cells)), np.nan)
-    places = [ids.index(image) for image in run.ids]
+    places = [ids.index(image) for image in run.scores.ids]
     for column, cell in enumerate(cells):
-        table[places, column] = run.oriented(cell)
+        table[places, column] = run.scores.oriented(cell)
     return table
 
 
@@ -227,7 +236,7 @@ def kinds(pair: tuple[str, str]) -> str:
                                for metric in pair))  # fmt: skip
 
 
-def question_agree(runs: Mapping[str, RunData]) -> list[str]:
+def question_agree(runs: Mapping[str, Run]) -> list[str]:
     """Return sentences about the agreement of metrics. `runs` is {description: run}."""
     lines = []
     for about, run in runs.items():
@@ -235,7 +244,7 @@ def question_agree(runs: Mapping[str, RunData]) -> list[str]:
         sure = {pair: rho for pair, rho in found.items() if rho.low is not None and not rho.low <= 0 <= rho.high}
         against = sum(rho.value < 0 for rho in sure.values())
         names = len({cell.explainer for cell in run.cells})
-        lines.append(f"- {about} ({names} explainers and baselines, n = {len(run.ids)}): for {len(sure)} of "
+        lines.append(f"- {about} ({names} explainers and baselines, n = {len(run.scores.ids)}): for {len(sure)} of "
                      f"{len(found)} pairs of metrics, the interval excludes 0" + (f" ({against} of them are below 0)."
                      if against else "."))  # fmt: skip
         by_kind: dict[str, list[float]] = {}
@@ -259,7 +268,7 @@ def ends(rho: Estimate) -> str:
 # 3. Does the order on shapes predict the order on photographs? 5. What changes from network to network?
 
 
-def orders(first: RunData, other: RunData, subject: str) -> list[Order]:
+def orders(first: Run, other: Run, subject: str) -> list[Order]:
     """Return, for each metric of agreement with a mask, the correlation between the rankings of two runs.
 
     Baselines are excluded, because they ignore the network.
@@ -277,7 +286,7 @@ def orders(first: RunData, other: RunData, subject: str) -> list[Order]:
     return found
 
 
-def from_shapes(photographs: Mapping[str, RunData], shapes: Mapping[str, RunData]) -> list[Order]:
+def from_shapes(photographs: Mapping[str, Run], shapes: Mapping[str, Run]) -> list[Order]:
     """Return the correlations between the ranking for the ResNet on shapes and that for each network on photographs."""
     if "resnet-shapes" not in shapes:
         return []
@@ -290,11 +299,11 @@ def between_networks(data: findings_data.Findings) -> list[Order]:
     """Return how well the rankings for every two networks agree on the photographs that both explain."""
     found = []
     for first, other in combinations(PHOTOGRAPHS, 2):
-        both: list[dict[str, RunData]] = [{}, {}]
+        both: list[dict[str, Run]] = [{}, {}]
         for name in SETS:
             runs = [data.runs.get(f"{network}-{name}") for network in (first, other)]
             if all(runs):
-                common = set(runs[0].ids) & set(runs[1].ids)
+                common = set(runs[0].scores.ids) & set(runs[1].scores.ids)
                 for of, run in zip(both, runs, strict=True):
                     of[name] = only(run, common)
         if both[0]:
@@ -302,21 +311,24 @@ def between_networks(data: findings_data.Findings) -> list[Order]:
     return found
 
 
-def only(run: RunData, images: set[str]) -> RunData:
+def only(run: Run, images: set[str]) -> Run:
     """Return a run restricted to some of its images, sorted by id."""
-    places = sorted((place for place, image in enumerate(run.ids) if image in images), key=lambda place: run.ids[place])
-    return replace(run, ids=[run.ids[place] for place in places], groups=[run.groups[place] for place in places],
-                   values={key: values[places] for key, values in run.values.items()})  # fmt: skip
+    scores = run.scores
+    places = [place for place, image in enumerate(scores.ids) if image in images]
+    places.sort(key=lambda place: scores.ids[place])
+    ids, groups = ([column[place] for place in places] for column in (scores.ids, scores.groups))
+    values = {key: values[places] for key, values in scores.values.items()}
+    return _changed(run, run.cells, CellScores(ids, groups, values))
 
 
-def question_shapes(found: Sequence[Order], shapes: Mapping[str, RunData]) -> list[str]:
+def question_shapes(found: Sequence[Order], shapes: Mapping[str, Run]) -> list[str]:
     """Return sentences about the ranking on shapes."""
     if not found:
         return []
     values = [order.rho.value for order in found]
-    sure = sum(order.above for order in found)
+    sure, images = sum(order.above for order in found), len(shapes["resnet-shapes"].scores.ids)
     lines = [f"- Of {len(found)} comparisons (combinations of a metric and a network; {found[0].explainers} explainers "
-             f"without baselines, {len(shapes['resnet-shapes'].ids)} shapes), {sure} have an interval above 0 and "
+             f"without baselines, {images} shapes), {sure} have an interval above 0 and "
              f"{sum(order.below for order in found)} have an interval below 0. Spearman's correlation is "
              f"{np.mean(values):.2f} on average, from {min(values):.2f} to {max(values):.2f}.",
              f"- The explainer with the highest mean on shapes also has the highest mean on photographs in "
@@ -340,7 +352,7 @@ def question_shapes(found: Sequence[Order], shapes: Mapping[str, RunData]) -> li
             + (f" {rest}" if len(carried) < len(above) else "")]  # fmt: skip
 
 
-def question_networks(found: Sequence[Order], metrics: Mapping[str, RunData]) -> list[str]:
+def question_networks(found: Sequence[Order], metrics: Mapping[str, Run]) -> list[str]:
     """Return sentences about the differences between networks and between metrics."""
     if not found:
         return []
@@ -361,24 +373,24 @@ def question_networks(found: Sequence[Order], metrics: Mapping[str, RunData]) ->
     return lines
 
 
-def order_between(run: RunData) -> float:
+def order_between(run: Run) -> float:
     """Return the mean of Spearman's rho over all pairs of metrics of agreement with a mask, without baselines."""
     cells = [cell for cell in run.cells if not cell.baseline and cell.metric in WITH_MASKS]
-    values = [rho.value for rho in agreements(replace(run, cells=cells)).values()]
+    values = [rho.value for rho in agreements(_changed(run, cells, run.scores)).values()]
     return float(np.nanmean(values))
 
 
 # 4. How much do the explainers cost?
 
 
-def question_costs(shapes: Mapping[str, RunData], metric: str = "saliency_average_precision") -> list[str]:
+def question_costs(shapes: Mapping[str, Run], metric: str = "saliency_average_precision") -> list[str]:
     """Return sentences about passes and scores on shapes."""
     lines = []
     for network, run in shapes.items():
         cells = [cell for cell in run.cells if cell.metric == metric and cell.value is not None and not cell.baseline]
-        passes = passes_of(run)
+        passes, images = passes_of(run), len(run.scores.ids)
         best = max(cells, key=lambda cell: cell.oriented)
-        text = (f"- {named(network)} (n = {len(run.ids)}): {best.explainer_text} has the highest mean {short(metric)} "
+        text = (f"- {named(network)} (n = {images}): {best.explainer_text} has the highest mean {short(metric)} "
                 f"({best.value:.3f}; forward passes per map: {passes[best.explainer_text]:.0f}).")  # fmt: skip
         if unbeaten := [cell for cell in cells if cell.unbeaten]:
             cheap = min(unbeaten, key=lambda cell: (passes[cell.explainer_text], -cell.oriented))
@@ -567,7 +579,7 @@ def page(data: findings_data.Findings) -> str:
     )  # fmt: skip
 
 
-def compared(data: findings_data.Findings) -> dict[str, RunData]:
+def compared(data: findings_data.Findings) -> dict[str, Run]:
     """Return the runs on photographs and on shapes that have the most metrics, for the comparison of metrics."""
     sampled = of_photographs(data, "-sampled") or of_photographs(data)
     found = {f"Photographs, {named(name)}": run for name, run in list(sampled.items())[:1]}
@@ -592,6 +604,6 @@ def write_figures(data: findings_data.Findings, folder: Path) -> None:
                folder / "reference-costs.svg")  # fmt: skip
 
 
-def names_of(runs: Sequence[RunData]) -> list[str]:
+def names_of(runs: Sequence[Run]) -> list[str]:
     """Return the names of the explainers in the first run, leaving out baselines and options."""
     return list(dict.fromkeys(cell.explainer for cell in runs[0].cells if not cell.baseline))

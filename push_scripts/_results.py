@@ -48,7 +48,7 @@ def propose(args: Namespace, folder: Path) -> None:
     if not args.json:
         announced = False
         for plan, run in zip(plans, runs, strict=True):
-            print("\n".join([*plan.lines(several=announced), *misfits(read_summary(run)[0])]), flush=True)
+            print("\n".join([*plan.lines(several=announced), *misfits(read_summary(run))]), flush=True)
             announced = announced or not plan.nothing
     url = None if args.dry_run else submit.propose(plans)
     if args.json:

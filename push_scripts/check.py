@@ -44,7 +44,7 @@ def main(args: Namespace) -> int:
     """Check the run and return the exit code."""
     from saliency_bench.read.analysis.comparison import differing_question
     from saliency_bench.read.analysis.requirements import Requirement, check
-    from saliency_bench.read.run_folder import read_run
+    from saliency_bench.read.finished_run import read_run
     from saliency_bench.utils.messages import complain
 
     requirements = [Requirement.read(text) for text in args.require]

@@ -48,7 +48,7 @@ def arguments(parser: ArgumentParser) -> None:
 def main(args: Namespace) -> None:
     """Compute how many images are needed to detect a difference between two explainers."""
     from saliency_bench.read.analysis import power
-    from saliency_bench.read.run_folder import read_run
+    from saliency_bench.read.finished_run import read_run
 
     if args.run:
         needed = power.of_run(read_run(Path(args.run)), args.difference, args.power, not args.single)

@@ -97,12 +97,11 @@ def _report(args: Namespace, style: dict[str, Any]) -> None:
     from saliency_bench.read.analysis.comparison import compare_runs, lines
     from saliency_bench.read.analysis.correctness import by_correctness
     from saliency_bench.read.analysis.pairs import explainer_pairs
-    from saliency_bench.read.analysis.paper_table import RunTable
     from saliency_bench.read.analysis.tables import dicts
     from saliency_bench.read.analysis.verdict import Verdict
+    from saliency_bench.read.finished_run import read_run
     from saliency_bench.read.report.all_samples import samples_place
     from saliency_bench.read.report.report_page import distinct, page_path, write_page
-    from saliency_bench.read.run_folder import read_run
     from saliency_bench.read.summary import covered
 
     names = [str(folder) for folder in distinct(args.runs)]
@@ -115,37 +114,36 @@ def _report(args: Namespace, style: dict[str, Any]) -> None:
             "table over several networks"
         )
     page = write_page(runs, path, comparison, samples=args.samples, data=args.data)
-    _shared.write_paper_table(RunTable(comparison.merged[0].data), args.table, style)
+    _shared.write_paper_table(comparison.merged[0], args.table, style)
     if args.json:
         content: dict[str, Any] = {
             "report": str(page),
             **({"samples": str(samples_place(page))} if args.samples else {}),
-            "runs": dict(zip(names, (run.as_json() for run in runs), strict=True)),
+            "runs": dict(zip(names, (run.summary for run in runs), strict=True)),
         }
         content |= comparison.as_dict(names) if len(runs) > 1 else {}
         content |= {"table": args.table} if args.table else {}
         if args.pairs:
             content["pairs"] = [
-                [pair.as_dict() for _, pairs in explainer_pairs(merged.data) for pair in pairs]
-                for merged in comparison.merged
+                [pair.as_dict() for _, pairs in explainer_pairs(run) for pair in pairs] for run in comparison.merged
             ]
         if args.by_correct:
-            tables = [by_correctness(merged.data) for merged in comparison.merged]
+            tables = list(map(by_correctness, comparison.merged))
             content["by_correct"] = [dicts(table.header, table.rows) for table in tables]
         print(json.dumps(content, indent=2))
         return
-    for merged in comparison.merged:
-        title = " + ".join(names[number - 1] for number in merged.members)
+    for run in comparison.merged:
+        title = " + ".join(names[number - 1] for number in comparison.numbers(run))
         print(title)
-        _shared.show_cells(merged.data.cells, covered(merged.data.summary))
+        _shared.show_cells(run.cells, covered(run.summary))
         print()
-        for sentence in Verdict(merged.data.cells, merged.data.contrasts).sentences():
+        for sentence in Verdict(run.cells, run.contrasts).sentences():
             print(sentence)
         print()
         if args.pairs:
-            _shared.show_pairs(merged.data)
+            _shared.show_pairs(run)
         if args.by_correct:
-            _shared.show_rows(by_correctness(merged.data).texts())
+            _shared.show_rows(by_correctness(run).texts())
             print()
     for line in lines(comparison, names):
         print(line)

@@ -36,8 +36,8 @@ _HOMES = {
     "explain": "compute.maps.explanation",
     "report": "read.report.report_page",
     "analyse": "read.report.analyses",
-    "check": "read.analysis.data_frames",
-    "power": "read.analysis.data_frames",
+    "check": "read.data_frames",
+    "power": "read.data_frames",
     "draw": "panels",
     "seed_study": "read.report.seed_study",
     "template": "board.template",
@@ -125,7 +125,7 @@ if TYPE_CHECKING:
     from saliency_bench.declarations import explainer, metric
     from saliency_bench.errors import UserError
     from saliency_bench.panels import draw
-    from saliency_bench.read.analysis.data_frames import check, power
+    from saliency_bench.read.data_frames import check, power
     from saliency_bench.read.finished_run import Run, load_run
     from saliency_bench.read.report.analyses import analyse
     from saliency_bench.read.report.report_page import report

@@ -22,9 +22,9 @@ from saliency_bench.compute.scoring.perturbation import fraction_counts
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.maps import descending
 from saliency_bench.notebook_views import SIZE, StripLayout, layout, png, stacked, strip
+from saliency_bench.read.finished_run import read_run
 from saliency_bench.read.manifest import Manifest, read_manifest
 from saliency_bench.read.report.plots import STYLE, check_form, write_figure
-from saliency_bench.read.run_folder import read_run
 from saliency_bench.recipes.suites.suite_pictures import cell_of
 from saliency_bench.recipes.suites.suite_samples import SuiteSample, loaded
 from saliency_bench.recipes.suites.suite_schema import ViewSpec
@@ -193,7 +193,7 @@ def _maps(sample: SuiteSample, explainers: Sequence[Explainer], metrics: Sequenc
         cell = cell_of(sample, explainer, ViewSpec())
         if cell.pixels is None:
             raise UserError(f"{explainer}: {', '.join(cell.lines)}")
-        given = {each.metric_text: run.values[each.cell_id][run.position[sample.name]]
+        given = {each.metric_text: run.scores.values[each.cell_id][run.scores.position[sample.name]]
                  for each in run.cells if each.explainer_text == str(explainer) and not each.aggregate}  # fmt: skip
         known = {name: float(value) if np.isfinite(value) else None for name, value in given.items()}
         # Numbers first, because long names are cut at the panel's edge.

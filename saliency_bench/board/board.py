@@ -33,7 +33,6 @@ from saliency_bench.errors import UserError
 from saliency_bench.read.analysis.differences import Conflict, conflicts
 from saliency_bench.read.cell import CellResult
 from saliency_bench.read.identity import CellIds
-from saliency_bench.read.run_folder import RunData
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.messages import counted
 from saliency_bench.utils.processors import cores
@@ -313,13 +312,8 @@ def contradictions(first: CheckedSubmission, second: CheckedSubmission) -> list[
             submitters=(first.result.submitter, second.result.submitter),
             folders=(first.result.folder, second.result.folder),
         )
-        for conflict in conflicts(_as_run(first), _as_run(second))
+        for conflict in conflicts((first.cells, first.recorded.scores), (second.cells, second.recorded.scores))
     ]
-
-
-def _as_run(submission: CheckedSubmission) -> RunData:
-    recorded = submission.recorded
-    return RunData(Path(submission.result.folder), submission.cells, recorded.ids, recorded.groups, recorded.values)
 
 
 def _ranked_rows(rivals: Sequence[BoardEntry]) -> list[Row]:

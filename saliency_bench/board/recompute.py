@@ -51,11 +51,12 @@ from saliency_bench.errors import UserError, unknown
 from saliency_bench.hub import client
 from saliency_bench.hub.repo_names import FORCED, could_be_on_the_hub
 from saliency_bench.read.cell import CellResult, Interval
+from saliency_bench.read.finished_run import Run, read_run
 from saliency_bench.read.manifest import differing_settings, read_manifest
 from saliency_bench.read.network_answers import check_same_network
 from saliency_bench.read.public_names import FOLDER, public_name
 from saliency_bench.read.records import by_part
-from saliency_bench.read.run_folder import RunData, read_run
+from saliency_bench.read.run_folder import CellScores
 from saliency_bench.score_notes import PRECOMPUTED
 from saliency_bench.spec import PREDICTED_BY, TARGETS
 from saliency_bench.target_weights import asked_activation
@@ -146,17 +147,18 @@ def recompute(
         their_maps = {cell.explainer: their_maps[cell.explainer] for cell in some_cells} if their_maps else {}
         again, parts = _run(submission, some_cells, their_maps, about, settings, is_hidden=is_hidden)
         # `submission` comes from the cache of the board, which does not contain parts.
-        stated_parts = {} if is_hidden else by_part(root / folder / RECORDS, parts, again.ids)
-        device, model = again.summary["provenance"]["device"], _model(again)
+        stated_parts = {} if is_hidden else by_part(root / folder / RECORDS, parts, again.scores.ids)
+        device, model = again.summary["provenance"]["device"], _model(again.summary["model"])
         problem = problem or _wrong_quality(result, again.summary["model"])
-        for name, line in (*_like_masks(again, is_hidden=is_hidden), *_all_the_same(their_maps)) if their_maps else ():
+        like_masks = _like_masks(again.cells, again.scores, is_hidden=is_hidden)
+        for name, line in (*like_masks, *_all_the_same(their_maps)) if their_maps else ():
             suspicions.setdefault(name, []).append(line)
         for cell in some_cells:
             if is_hidden:
-                compared = _scored(again, cell, "maps" if their_maps else "explainer")
+                compared = _scored(again.cells, cell, "maps" if their_maps else "explainer")
             else:
                 name = cell.cell_id
-                compared = _compare(submission, again, cell, by, stated_parts.get(name, {}), parts.get(name, {}))
+                compared = _compare(submission, again.scores, cell, by, stated_parts.get(name, {}), parts.get(name, {}))
             if isinstance(compared, str):
                 problem = problem or compared
             else:
@@ -280,10 +282,10 @@ def _beyond(cells: Sequence[CellResult]) -> dict[str, str]:
     )
 
 
-def _scored(again: RunData, cell: CellResult, by: Literal["explainer", "maps"]) -> Recomputed | str:
+def _scored(cells: Sequence[CellResult], cell: CellResult, by: Literal["explainer", "maps"]) -> Recomputed | str:
     """Return the rounded score of a cell with hidden masks, or the reason why there is none."""
     ours = next(
-        (item for item in again.cells if (item.explainer_id, item.metric_id) == (cell.explainer_id, cell.metric_id)),
+        (item for item in cells if (item.explainer_id, item.metric_id) == (cell.explainer_id, cell.metric_id)),
         None,
     )
     if ours is None:
@@ -293,15 +295,17 @@ def _scored(again: RunData, cell: CellResult, by: Literal["explainer", "maps"]) 
     return Recomputed(samples=ours.n, largest=0, by=by, score=score)
 
 
-def _like_masks(again: RunData, *, is_hidden: bool = False) -> Iterator[tuple[str, str]]:
+def _like_masks(
+    cells: Sequence[CellResult], scores: CellScores, *, is_hidden: bool = False
+) -> Iterator[tuple[str, str]]:
     """Yield (method, warning) if most maps match the masks better than any explainer's maps could.
 
     With hidden masks (`is_hidden`), the warning does not contain the number of images, because it would reveal more
     than the rounded score.
     """
-    for cell in again.cells:
-        scores = again.values[cell.cell_id]
-        share = np.mean(scores[np.isfinite(scores)] > LIKE_MASKS) if np.isfinite(scores).any() else 0
+    for cell in cells:
+        values = scores.values[cell.cell_id]
+        share = np.mean(values[np.isfinite(values)] > LIKE_MASKS) if np.isfinite(values).any() else 0
         if cell.metric == MATCH and share > MOST_IMAGES:
             many = "most" if is_hidden else f"{share:.0%}"
             yield cell.explainer, f"maps match the mask almost exactly in {many} of the images"
@@ -423,7 +427,7 @@ def _run(
     given: Mapping,
     *,
     is_hidden: bool = False,
-) -> tuple[RunData, Mapping[str, Parts]]:
+) -> tuple[Run, Mapping[str, Parts]]:
     """Recompute cells from submitted maps, or, if there are none, with the explainers on randomly chosen samples.
 
     With hidden masks (`is_hidden`), there are no submitted scores to compare with, so all samples are scored.
@@ -507,8 +511,7 @@ def _arithmetic(precision: str) -> dict[str, Any]:
     return settings | {"channels_last": "channels last" in more or None, "compile": "compiled" in more or None}
 
 
-def _model(again: RunData) -> KnownModel:
-    model = again.summary["model"]
+def _model(model: dict) -> KnownModel:
     return KnownModel(id=model["id"], repo=model["repo"], revision=model["revision"], digest=model["digest"])
 
 
@@ -535,7 +538,7 @@ def _ends(ends: np.ndarray) -> str:
 
 
 def _compare(
-    submission: CheckedSubmission, again: RunData, cell: CellResult, by: str, stated_parts: Parts, parts: Parts
+    submission: CheckedSubmission, again: CellScores, cell: CellResult, by: str, stated_parts: Parts, parts: Parts
 ) -> Recomputed | str:
     """Compare submitted scores of a cell and their parts with the recomputed values.
 
@@ -543,7 +546,7 @@ def _compare(
 
     Args:
         submission: The submission.
-        again: The run that recomputed the submission.
+        again: Scores of the run that recomputed the submission.
         cell: A cell that both contain.
         by: Source of the recomputed cell: its explainer or the submitted maps.
         stated_parts: {part: submitted values for the images of `again`}.

@@ -19,6 +19,7 @@ from saliency_bench.board.submission_schema import RESULT, TEXTS, Result
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.read import records
 from saliency_bench.read.public_names import recorded_name
+from saliency_bench.read.run_folder import CellScores
 from saliency_bench.read.statistics.clusters import cluster_codes
 from saliency_bench.read.summary import Outcome
 from saliency_bench.score_notes import MARKS, PARTS_ONLY, has_parts_only
@@ -54,6 +55,11 @@ class Recorded:
     def values(self) -> dict[str, np.ndarray]:
         """{cell id: scores (n,) of the images}, NaN for an image without a score."""
         return {cell_id: outcome.scores for cell_id, outcome in self.outcomes.items()}
+
+    @property
+    def scores(self) -> CellScores:
+        """The scores of all cells."""
+        return CellScores(self.ids, self.groups, self.values)
 
     @cached_property
     def _index(self) -> dict[str, int]:

@@ -24,9 +24,9 @@ from saliency_bench.board.submission_schema import LICENSE, RECORDS, RESULT, TEX
 from saliency_bench.errors import UserError
 from saliency_bench.read import records
 from saliency_bench.read.cell import as_json
+from saliency_bench.read.finished_run import read_run
 from saliency_bench.read.manifest import read_manifest
 from saliency_bench.read.public_names import public_maps, public_name, public_spec
-from saliency_bench.read.run_folder import read_run
 from saliency_bench.read.statistics.ranking import ranked
 from saliency_bench.utils.bounded import ReaderDiedError, bounded
 from saliency_bench.utils.files import write_json

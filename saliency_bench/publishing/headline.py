@@ -16,7 +16,7 @@ import yaml
 from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
 
 from saliency_bench.read.cell import Interval
-from saliency_bench.read.run_folder import RunData
+from saliency_bench.read.finished_run import Run
 
 ACCURACY = "accuracy"
 EXPLAINER = "gradcam"  # the same explainer for all models, so that their scores can be compared
@@ -69,7 +69,7 @@ def accuracy_entry(repo: str, log: dict, accuracy: Interval) -> EvalResultEntry:
     )
 
 
-def score_entries(run: RunData, dataset: dict, published: dict, namespace: str) -> tuple[list[EvalResultEntry], str]:
+def score_entries(run: Run, dataset: dict, published: dict, namespace: str) -> tuple[list[EvalResultEntry], str]:
     """Return the scores of a run on a dataset from the Hub, and the reason if they cannot be listed, else "".
 
     Args:

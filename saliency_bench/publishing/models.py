@@ -17,8 +17,8 @@ from saliency_bench.hub import client, failures
 from saliency_bench.hub.upload_plan import Publication
 from saliency_bench.publishing.headline import ACCURACY, accuracy_entry, eval_results_yaml, score_entries
 from saliency_bench.read.cell import Interval
+from saliency_bench.read.finished_run import Run, read_run
 from saliency_bench.read.public_names import public_name
-from saliency_bench.read.run_folder import RunData, read_run
 from saliency_bench.read.statistics.intervals import wilson
 from saliency_bench.read.summary import covered, table
 from saliency_bench.utils.files import read_json
@@ -140,7 +140,7 @@ def _published(name: str, images: str, namespace: str, api: HfApi) -> tuple[str 
     return None, None
 
 
-def _run(results: Path, folder: Path) -> RunData:
+def _run(results: Path, folder: Path) -> Run:
     from saliency_bench.compute.classifiers.loading import load_classifier
 
     run = read_run(results)
@@ -150,7 +150,7 @@ def _run(results: Path, folder: Path) -> RunData:
     return run
 
 
-def _card(repo: str, log: dict, config: dict, license: str | None, run: RunData | None) -> ModelCard:
+def _card(repo: str, log: dict, config: dict, license: str | None, run: Run | None) -> ModelCard:
     dataset, base = log["dataset"]["repo"], log["model"]
     data = ModelCardData(
         license=license,
@@ -178,7 +178,7 @@ def _card(repo: str, log: dict, config: dict, license: str | None, run: RunData 
     )
 
 
-def _model_index(log: dict, run: RunData | None) -> list[EvalResult]:
+def _model_index(log: dict, run: Run | None) -> list[EvalResult]:
     accuracy, trained = _accuracy(log), log["dataset"] | {"id": log["dataset"]["name"], "split": "test"}
     entries = [_entry(trained, ACCURACY, "accuracy", accuracy.value, _spread(accuracy))]
     for cell in run.cells if run else ():
@@ -227,7 +227,7 @@ def _title(dataset: str) -> str:
     return registry.load("hub_builders", dataset).TITLE if dataset in list_datasets() else dataset
 
 
-def _evaluation(repo: str, log: dict, folder: Path, run: RunData | None, api: HfApi) -> bytes:
+def _evaluation(repo: str, log: dict, folder: Path, run: Run | None, api: HfApi) -> bytes:
     """Return the file of scores for the Hub's page of the dataset."""
     dataset = log["dataset"]
     if dataset["repo"] is None:

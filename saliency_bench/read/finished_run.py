@@ -1,27 +1,36 @@
-"""Python interface to a finished run: the class `Run`, returned by `run` and `load_run`."""
+"""The class `Run`: a finished run, as returned by `run` and `load_run` and as used by all analyses and reports."""
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import datasets
+import numpy as np
 import pyarrow.parquet as pq
 
 from saliency_bench import notebook_views
+from saliency_bench.errors import UserError
 from saliency_bench.read import records
 from saliency_bench.read.accuracy import below_chance
+from saliency_bench.read.analysis.comparison import largest_first
 from saliency_bench.read.analysis.correctness import by_correctness
-from saliency_bench.read.analysis.data_frames import check
 from saliency_bench.read.analysis.differences import differences
 from saliency_bench.read.analysis.paper_table import PaperTable, PaperTables, table_of_cells
+from saliency_bench.read.analysis.requirements import Requirement
+from saliency_bench.read.analysis.requirements import check as check_requirements
 from saliency_bench.read.analysis.verdict import Verdict
-from saliency_bench.read.cell import CellResult, best, read_cells
-from saliency_bench.read.run_folder import load_maps, read_run
-from saliency_bench.read.statistics.ranking import read_contrasts
+from saliency_bench.read.cell import CellResult, Interval, as_json, read_cells
+from saliency_bench.read.cell_table import CellTable
+from saliency_bench.read.identity import Identity
+from saliency_bench.read.run_folder import CellScores, RunFiles, load_maps, read_files, read_summary
+from saliency_bench.read.statistics.ranking import TEST, Contrast, compare, read_contrasts
 from saliency_bench.read.statistics.reliability import FILE as RELIABILITY
-from saliency_bench.read.statistics.reliability import read_reliability, reliability_line
+from saliency_bench.read.statistics.reliability import Reliability, read_reliability, reliability_line
 from saliency_bench.read.stored_maps import StoredMaps
 from saliency_bench.read.summary import covered, in_short, lines_below, maps_line, misfits, table, table_rows
+from saliency_bench.utils.messages import complain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,15 +40,139 @@ if TYPE_CHECKING:
 class Run(PaperTables):
     """A finished run. `print(run)` shows the same text as the command `run`.
 
+    The scores, examples and times are read from the folder and checked when they are first used.
+
     Attributes:
         folder: Folder of the run.
-        summary: Contents of summary.json; {} in a process other than the main one.
+        summary: Content of summary.json; {} in a process other than the main one.
         complete: Whether all scores already existed in the folder, so that nothing was computed.
+        files: Content of the other files if they have already been read.
+        runs: Runs that were merged into this one; () for a run with its own folder.
     """
 
     folder: Path
     summary: dict
     complete: bool = False
+    files: RunFiles | None = field(default=None, compare=False)
+    runs: tuple["Run", ...] = field(default=(), compare=False)
+
+    @cached_property
+    def cells(self) -> list[CellResult]:
+        """Return one result per explainer and metric, with its value, interval, ranks, n and omitted samples."""
+        return read_cells(self.summary["cells"])
+
+    @cached_property
+    def table(self) -> CellTable:
+        """Return the cells with explainers as rows and metrics as columns."""
+        return CellTable(self.cells)
+
+    @cached_property
+    def _read_files(self) -> RunFiles:
+        """Read the other files, unless a later run has changed the folder since this object was created."""
+        if self.files is not None:
+            return self.files
+        if read_cells(read_summary(self.folder)["cells"]) != self.cells:
+            raise UserError(f"{self.folder} has changed since this run was loaded; load the run again with load_run")
+        return read_files(self.folder, self.cells)
+
+    @property
+    def scores(self) -> CellScores:
+        """Return the score of each image for each cell, as arrays."""
+        return self._read_files.scores
+
+    @property
+    def timings(self) -> dict:
+        """Return the times of the last start in seconds and its peak memory in bytes (timings.json)."""
+        return self._read_files.timings
+
+    @property
+    def examples(self) -> dict[str, np.ndarray]:
+        """Return the images, masks and thumbnails of the examples (examples.npz); {} if there are none."""
+        return self._read_files.examples
+
+    @property
+    def samples(self) -> dict[str, dict]:
+        """Return {image id: label, prediction and mask} of the examples."""
+        return self._read_files.samples
+
+    @property
+    def identity(self) -> Identity | None:
+        """Return the settings that all cells share; None if the folder has no run.json."""
+        return self._read_files.identity
+
+    @cached_property
+    def origins(self) -> dict[str, "Run"]:
+        """Return {cell id: the run that computed the cell}. For merged runs, this is the run with the most samples."""
+        return {cell.cell_id: run for run in reversed(largest_first(self.runs or [self])) for cell in run.cells}
+
+    @property
+    def subject(self) -> tuple[str, str]:
+        """Return (dataset, model), which identify the run in tables."""
+        return self.summary["dataset"]["id"], self.summary["model"]["id"]
+
+    @property
+    def seed(self) -> int:
+        """Return the seed of the run, which also draws the bootstrap samples of its intervals."""
+        return self.summary.get("seed", 0)
+
+    @cached_property
+    def contrasts(self) -> list[Contrast]:
+        """Return the comparisons of all pairs of explainers."""
+        return read_contrasts(self.summary.get("comparisons", []))
+
+    @cached_property
+    def reliability(self) -> dict[str, Reliability]:
+        """Return {explainer id: reliability of its maps} for explainers that average random draws."""
+        return read_reliability(self.summary)
+
+    @cached_property
+    def accuracy(self) -> Interval:
+        """Return the accuracy of the classifier with its interval."""
+        return Interval.model_validate(self.summary["model"]["accuracy"])
+
+    @property
+    def samples_explained(self) -> int:
+        """Return the number of explained samples. The last batch counts in full, because batches are never cut."""
+        dataset, size = self.summary["dataset"], self.summary["batch_size"]
+        if only := self.summary.get("only"):
+            return only["samples"]
+        return min(-(-dataset["used"] // size) * size, dataset["samples"])
+
+    def values_by_part(self, cell_ids: Collection[str]) -> dict[str, dict[str, np.ndarray]]:
+        """Return {cell id: {part: values (n,) in the order of `scores.ids`, NaN if missing}}."""
+        of_folder: dict[Path, list[str]] = {}
+        for cell_id in cell_ids:
+            of_folder.setdefault(self.origins[cell_id].folder, []).append(cell_id)
+        values: dict[str, dict[str, np.ndarray]] = {}
+        for folder, cells in of_folder.items():
+            values |= records.by_part(folder / "records.parquet", cells, self.scores.ids)
+        return values
+
+    @cached_property
+    def prediction_columns(self) -> dict[str, list[Any]]:
+        """Return {column: values in the order of `scores.ids`, or None} for `correct` and `target_confidence`.
+
+        An unknown value is None. A column is omitted if a folder lacks it, for example because an earlier version wrote
+        the folder.
+        """
+        files = [run.folder / "predictions.parquet" for run in largest_first(self.runs or [self])]
+        there = [set(pq.read_schema(file).names) if file.is_file() else set() for file in files]
+        columns = [name for name in ("correct", "target_confidence") if all(name in names for names in there)]
+        if not columns:
+            return {}
+        rows = [
+            row
+            for file in files
+            for row in records.read_columns(file, ["image_id", *columns], records.PREDICTIONS).to_pylist()
+        ]
+        by_id = {row["image_id"]: row for row in rows}
+        return {name: [by_id.get(image_id, {}).get(name) for image_id in self.scores.ids] for name in columns}
+
+    def _path(self, name: str) -> Path:
+        """Return the path of a file of the run; raise UserError for merged runs, which have several folders."""
+        if self.runs:
+            raise UserError(f"merged runs have no common {name}; read the file of each run in `runs`")
+        return self.folder / name
 
     @property
     def report(self) -> Path:
@@ -48,34 +181,25 @@ class Run(PaperTables):
 
     def records(self) -> datasets.Dataset:
         """Return the records: one row per sample, explainer and metric, and one per named part of a score."""
-        return self._rows("records")
+        return datasets.Dataset(pq.read_table(self._path("records.parquet")))
 
     def predictions(self) -> datasets.Dataset:
         """Return the classifier's prediction for each sample: logits, predicted class, and whether it is correct."""
-        return self._rows("predictions")
+        return datasets.Dataset(pq.read_table(self._path("predictions.parquet")))
 
     def map_values(self) -> datasets.Dataset:
         """Return the stored values of each map: a row per explainer and sample, or no rows if none are stored."""
-        if not (self.folder / RELIABILITY).exists():
-            return datasets.Dataset(records.RELIABILITY.empty_table())
-        return datasets.Dataset(pq.read_table(self.folder / RELIABILITY))
-
-    def _rows(self, name: str) -> datasets.Dataset:
-        return datasets.Dataset(pq.read_table(self.folder / f"{name}.parquet"))
+        path = self._path(RELIABILITY)
+        return datasets.Dataset(pq.read_table(path) if path.exists() else records.RELIABILITY.empty_table())
 
     def maps(self) -> dict[str, StoredMaps]:
         """Return {explainer: {image id: map (H, W)}} of a run with `keep_maps`, like `load_maps`."""
-        return load_maps(self)
+        return load_maps(self._path("maps").parent)
 
     @property
     def verdict(self) -> list[str]:
         """Return sentences that name the explainers that beat the baselines, and the best explainer."""
-        return Verdict(self.cells, read_contrasts(self.summary["comparisons"])).sentences()
-
-    @property
-    def cells(self) -> list[CellResult]:
-        """Return one result per explainer and metric, with its value, interval, ranks, n and omitted samples."""
-        return read_cells(self.summary["cells"])
+        return Verdict(self.cells, self.contrasts).sentences()
 
     @property
     def lines(self) -> list[str]:
@@ -109,17 +233,33 @@ class Run(PaperTables):
         """
         import pandas as pd
 
-        rows = differences(self.folder, other.folder if isinstance(other, Run) else other)
+        rows = differences(self, run_of(other))
         return pd.DataFrame(rows).drop(columns=["cell_ids", "largest"], errors="ignore")
 
     def check(
         self, *requirements: str, against: "Run | str | Path | None" = None, strict: bool = False
     ) -> "pd.DataFrame":
-        """Return a row per requirement. All requirements are tested jointly, as in `sb.check`.
+        """Check requirements of the run jointly, like `saliency-bench check`, and return a row per requirement.
 
-        run.check("gradcam:saliency_miou>=0.3", "gradcam:saliency_miou>random")["passed"].all()
+            run.check("gradcam:saliency_miou>=0.3", "gradcam:saliency_miou>random")["passed"].all()
+
+        Args:
+            *requirements: "EXPLAINER:METRIC>=NUMBER" or <=, or "EXPLAINER:METRIC>EXPLAINER" or <.
+            against: An earlier run; a requirement also fails if its explainer was significantly better in that run.
+            strict: Whether an undecided requirement fails.
+
+        Raises:
+            UserError: No requirement is given, a requirement is invalid, a score does not exist or has too few samples,
+                or the runs cannot be compared.
         """
-        return check(self, *requirements, against=against, strict=strict)
+        import pandas as pd
+
+        if not requirements:
+            raise UserError('check needs at least one requirement, such as "gradcam:saliency_miou>=0.3"')
+        earlier = None if against is None else run_of(against)
+        name = "" if earlier is None else str(earlier.folder)
+        checked = check_requirements(self, [Requirement.read(text) for text in requirements], earlier)
+        return pd.DataFrame([row.as_dict() | {"passed": row.passes(strict), "line": row.line(name)} for row in checked])
 
     def to_pandas(self) -> "pd.DataFrame":
         """Return a row per explainer and metric: value, 95 % interval, samples, ranks, and whether it is best.
@@ -133,8 +273,7 @@ class Run(PaperTables):
         """
         import pandas as pd
 
-        cells, marked = self.cells, best(self.cells)
-        known = read_reliability(self.summary)
+        cells, marked, known = self.cells, self.table.best, self.reliability
         columns = {
             "explainer": [cell.explainer_text for cell in cells],
             "metric": [cell.metric_text for cell in cells],
@@ -169,7 +308,7 @@ class Run(PaperTables):
         """
         import pandas as pd
 
-        means = by_correctness(read_run(self.folder))
+        means = by_correctness(self)
         return pd.DataFrame(means.rows, columns=list(means.header)).astype(
             dict.fromkeys(("value", "low", "high"), float)
         )
@@ -199,6 +338,31 @@ class Run(PaperTables):
         return "\n".join(shown + [notebook_views.paragraph(line) for line in below if line])
 
 
+def read_run(folder: Path) -> Run:
+    """Read a finished run and check all its files. Unlike `load_run`, keep a relative path for messages.
+
+    Raises:
+        UserError: The folder contains no finished run, or a file cannot be read.
+    """
+    run = Run(folder, read_summary(folder), complete=True)
+    run = replace(run, files=read_files(folder, run.cells))
+    return run if run.summary.get("rank_test") == TEST else _ranked_anew(run)
+
+
+def _ranked_anew(run: Run) -> Run:
+    """Recompute the ranks and comparisons of a run that was ranked with a different version of the paired test."""
+    contrasts, standings = compare(run.cells, run.scores.values, run.scores.codes(), run.seed, run.scores.parts)
+    cells = [cell.model_copy(update=standings[cell.cell_id].as_dict()) for cell in run.cells]
+    complain(f"{run.folder} was ranked with a different version of the paired test; its ranks are recomputed here")
+    new = {"cells": as_json(cells), "comparisons": as_json(contrasts), "rank_test": TEST}
+    return replace(run, summary=run.summary | new)
+
+
+def run_of(run: Any) -> Run:
+    """Return a run unchanged, or read the run in a folder. `run` may also be an object with a `folder`."""
+    return run if isinstance(run, Run) else read_run(Path(getattr(run, "folder", run)))
+
+
 def load_run(folder: str | Path) -> Run:
     """Load a finished run as `run` returned it, after checking all files of the run.
 
@@ -212,4 +376,5 @@ def load_run(folder: str | Path) -> Run:
     Raises:
         UserError: The folder contains no finished run, or a file in the folder is damaged.
     """
-    return Run(Path(folder).resolve(), read_run(Path(folder)).as_json(), complete=True)
+    run = read_run(Path(folder))
+    return replace(run, folder=run.folder.resolve())

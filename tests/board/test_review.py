@@ -35,6 +35,7 @@ from saliency_bench.bound_explainer import load_explainer
 from saliency_bench.cli import main
 from saliency_bench.errors import UserError
 from saliency_bench.read.records import by_part
+from saliency_bench.read.run_folder import CellScores
 
 BOARD = "saliency-bench/results"
 SCORES = {"gradcam": np.linspace(0.1, 0.9, 60), "random": np.linspace(0.2, 0.3, 60)}
@@ -458,7 +459,7 @@ def test_suspicious_maps_are_reported():
     """Test that `recompute` warns about maps that nearly equal the masks, and about one map for all images."""
     cells = [SimpleNamespace(cell_id=name, metric="saliency_miou", explainer=name) for name in ("masks", "maps")]
     values = {"masks": np.array([1, 0.99, 0.96, 0.2, np.nan]), "maps": np.array([1, 0.9, 0.3, 0.2, 0.1])}
-    (line,) = recompute_module._like_masks(SimpleNamespace(cells=cells, values=values))
+    (line,) = recompute_module._like_masks(cells, CellScores([], [], values))
     assert line == ("masks", "maps match the mask almost exactly in 75% of the images")
     some = np.random.default_rng(0).random((4, 8, 8)).astype(np.float32)
     maps = {"mine": dict(enumerate(some)), "prior": dict(enumerate([some[0]] * 3 + [some[1]]))}
@@ -470,7 +471,7 @@ def test_missing_score_is_a_difference(stated, computed):
     own = submission({"gradcam": np.append(np.full(59, 0.5), stated)}).checked
     (cell,) = own.cells
     values = {cell.cell_id: np.append(np.full(59, 0.5), computed)}
-    again = SimpleNamespace(ids=own.recorded.ids, values=values)
+    again = CellScores(own.recorded.ids, own.recorded.groups, values)
     line = recompute_module._compare(own, again, cell, "explainer", {}, {})
     assert line == f"saliency_miou of gradcam is {computed:g} on image image 059, not {stated:g}"
 

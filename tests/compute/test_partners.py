@@ -15,7 +15,7 @@ from saliency_bench.bound_metric import as_metric, load_metric
 from saliency_bench.compute.scoring.partners import Predictions, plan_of
 from saliency_bench.compute.scoring.samples import score_parts
 from saliency_bench.read.analysis.comparison import compare_runs
-from saliency_bench.read.run_folder import read_run
+from saliency_bench.read.finished_run import read_run
 from saliency_bench.score_notes import NO_PART, is_expected
 from saliency_bench.utils.seeds import seed_of
 
@@ -190,4 +190,5 @@ def test_runs_with_other_partners_are_not_merged(done, shapes, model, tmp_path):
     other = run(shapes, model, tmp_path / "other", explainers=["random"], limit=24)
     same = run(shapes, model, tmp_path / "same", explainers=["random"])
     folders = [read_run(one.folder) for one in (done, other, same)]
-    assert [merged.members for merged in compare_runs(folders).merged] == [[1, 3], [2]]
+    comparison = compare_runs(folders)
+    assert list(map(comparison.numbers, comparison.merged)) == [[1, 3], [2]]

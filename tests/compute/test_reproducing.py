@@ -18,8 +18,8 @@ from saliency_bench.bound_explainer import load_explainer
 from saliency_bench.bound_metric import load_metric
 from saliency_bench.options import parse, spelled
 from saliency_bench.read.analysis.comparison import compare_runs
+from saliency_bench.read.finished_run import read_run
 from saliency_bench.read.report.report_page import report
-from saliency_bench.read.run_folder import read_run
 
 
 def brightness(classifier, images, target, *, power: float = 1.0):
@@ -128,11 +128,11 @@ def test_commands_of_merged_runs_reproduce_all_cells(start, tmp_path, monkeypatc
     (merged,) = compare_runs(runs).merged
     (tmp_path / "fresh").mkdir()
     monkeypatch.chdir(tmp_path / "fresh")
-    shell, python = merged.data.summary["command"].split("\n\n", 1)
+    shell, python = merged.summary["command"].split("\n\n", 1)
     assert cli.main([*shlex.split(shell)[1:], "--json"]) == 0
     exec(python, {"brightness": brightness})
-    again = compare_runs([read_run(Path(name)) for name in ("first", "second")]).merged[0].data
-    assert again.cell_ids == merged.data.cell_ids
+    again = compare_runs([read_run(Path(name)) for name in ("first", "second")]).merged[0]
+    assert again.origins.keys() == merged.origins.keys()
 
 
 OPTION_VALUES = [1, 1.0, 0.1, 1e-7, 1e22, True, None, "text", "1", "1.5", "null", "true", "None", "False", "a,b", "a=b",
@@ -251,4 +251,4 @@ def test_records_do_not_depend_on_folder_names(start, shapes, resnet, tmp_path):
     for run in runs:  # only these need the path of a folder
         page = page.replace(run.summary["command"], "")
     assert str(tmp_path) not in page
-    assert read_run(runs[0].folder).cell_ids == read_run(runs[1].folder).cell_ids
+    assert read_run(runs[0].folder).origins.keys() == read_run(runs[1].folder).origins.keys()

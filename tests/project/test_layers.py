@@ -18,7 +18,7 @@ VOCABULARY = (
     ("hub",),
     ("data",),
 )  # fmt: skip
-READ = (("read", "read/statistics"), ("read/analysis",), ("read/report",), ("read/finished_run",))
+READ = (("read", "read/statistics"), ("read/analysis",), ("read/finished_run", "read/data_frames"), ("read/report",))
 COMPUTE = (("compute/targets",), ("compute/classifiers",), ("compute/maps",), ("compute/scoring",),
            ("compute", "compute/loading", "compute/retraining"))  # fmt: skip
 HOUSES = ("recipes", "board", "studies", "publishing")
@@ -46,9 +46,15 @@ def module_of(path: Path) -> str:
 
 
 def imports_of(path: Path) -> set[str]:
-    """Return all names of this project that a file imports, including in functions: "data.jobs", "data.jobs.Job" ..."""
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    """Return all names of this project that a file imports, including in functions: "data.jobs", "data.jobs.Job" ...
+
+    Imports for type annotations alone (`if TYPE_CHECKING`) are ignored, because they import nothing when the code runs.
+    """
+    tree, names = ast.parse(path.read_text(encoding="utf-8")), set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            node.body = []
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.Attribute) and ast.unparse(node.value) == "saliency_bench":

@@ -3,7 +3,7 @@
 import json
 import math
 import shutil
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -12,14 +12,14 @@ import pytest
 from commands import refusal, said
 from refusals import refused
 from scipy import stats
+from scored_cells import run_in_memory
 from test_reporting import _key, _result, make_run
 
 import saliency_bench as sb
 from saliency_bench.cli import main
 from saliency_bench.read.analysis.requirements import CheckedRequirement, Requirement, check, find_cell
-from saliency_bench.read.cell import CellResult
-from saliency_bench.read.finished_run import load_run
-from saliency_bench.read.run_folder import RunData, read_run
+from saliency_bench.read.cell import CellResult, as_json
+from saliency_bench.read.finished_run import load_run, read_run
 from saliency_bench.read.statistics.clusters import Matched
 from saliency_bench.read.statistics.intervals import p_with_failures
 from saliency_bench.read.statistics.paired_test import FLIPS
@@ -133,7 +133,7 @@ def test_explainer_that_became_worse_fails(run, tmp_path, capsys, change, word, 
     main([*words, "--json"])
     earlier = json.loads(capsys.readouterr().out)["requirements"][0]["against"]
     both = [read_run(folder) for folder in (run, now)]
-    scores = [one.values[find_cell("gradcam:saliency_miou", one).cell_id] for one in both]
+    scores = [one.scores.values[find_cell("gradcam:saliency_miou", one).cell_id] for one in both]
     difference = (scores[1] - scores[0])[np.isfinite(scores[0])]
     assert (earlier["mean"], earlier["is_worse"]) == (pytest.approx(difference.mean()), bool(code))
     # All differences have one sign, so flips reach the sum only by chance; equal scores have no differences.
@@ -148,8 +148,8 @@ def test_only_required_explainers_are_compared(run, tmp_path):
     (alone,) = check(now, [Requirement.read("gradcam:saliency_miou>=0.1")] * 1, before)
     twice = check(now, [Requirement.read(f"gradcam:saliency_miou{text}") for text in (">=0.1", "<=0.9")], before)
     assert {one.pair.p for one in (alone, *twice)} == {alone.pair.p}
-    known = np.isfinite(now.values[cell.cell_id])
-    scores = [of_run.values[cell.cell_id][known] for of_run in (now, before)]
+    known = np.isfinite(now.scores.values[cell.cell_id])
+    scores = [of_run.scores.values[cell.cell_id][known] for of_run in (now, before)]
     differences = scores[0] - scores[1]
     flips = np.random.default_rng(0).choice([-1, 1], (20000, len(differences))) @ differences
     unseen = p_with_failures(Matched(scores, np.arange(len(differences)), (0.0, 1.0)), 0, 1)
@@ -185,7 +185,7 @@ def test_names_with_options_refer_to_cells_of_the_run(run):
              cell("rise:masks=100", {"masks": 100, "p": 0.5}, "saliency_miou", {"threshold": 0.5}, 1),
              cell("rise", {"masks": 4000, "p": 0.5}, "saliency_miou", {"threshold": 0.5}, 2),
              cell("mine:at=a:b", {"at": "a:b"}, "saliency_miou", {"threshold": 0.5}, 3)]  # fmt: skip
-    known = type(data)(data.folder, cells, data.ids, data.groups, data.values)
+    known = replace(data, summary={"cells": as_json(cells)})
 
     def named(names):
         found = find_cell(names, known)
@@ -227,7 +227,7 @@ def scored_run(columns, samples):
         values[key.cell_id] = np.asarray(scores, float)
         cells.append(_result(key, int(np.isfinite(scores).sum()), float(np.nanmean(scores)), 0.0, 1.0))
     ids = [f"i{number:04d}" for number in range(samples)]
-    return RunData(Path("run"), cells, ids, [None] * samples, values, {"seed": 0})
+    return run_in_memory(cells, ids, values, seed=0)
 
 
 def test_many_true_requirements_keep_the_error_rate():
@@ -266,7 +266,7 @@ def test_holm_levels_match_the_method_by_hand():
     first, second, third = check(run, rules)
     assert [round(one.level, 6) for one in (first, second, third)] == [round(1 - 0.05 / 3, 6), 0.975, 0.975]
     for one, level in ((first, 1 - 0.05 / 3), (second, 0.975)):
-        hits = int(run.values[one.cell.cell_id].sum())
+        hits = int(run.scores.values[one.cell.cell_id].sum())
         theirs = stats.binomtest(hits, 400).proportion_ci(level, "exact")
         assert one.interval.ends == pytest.approx((theirs.low, theirs.high))
     assert [one.verdict for one in (first, second, third)] == ["met", "undecided", "undecided"]

@@ -15,7 +15,7 @@ from transformers import AutoModelForImageClassification, ResNetConfig, ResNetFo
 import saliency_bench as sb
 from saliency_bench import registry
 from saliency_bench.notebook_views import LINE, MARGIN, SIDE
-from saliency_bench.read.run_folder import read_run
+from saliency_bench.read.finished_run import read_run
 from saliency_bench.utils.overlays import eight_bit, overlay
 from saliency_bench.utils.seeds import seed_of
 
@@ -176,7 +176,7 @@ def test_insertion_panel_matches_literal_insertion(folder, rows, classifiers, na
 def recorded(folder, name, explainer, metric):
     run = read_run(folder)
     cell = next(one for one in run.cells if (one.explainer_text, one.metric) == (explainer, metric))
-    return run.values[cell.cell_id][run.position[name]]
+    return run.scores.values[cell.cell_id][run.scores.position[name]]
 
 
 def test_classes_panel_shows_most_and_least_likely_class(folder, rows, classifiers, name, tmp_path, capsys):
@@ -234,7 +234,7 @@ def test_object_panel_shows_scene_with_and_without_object(folder, rows, classifi
 def test_draw_uses_first_samples_and_prints_a_table(folder, tmp_path, capsys):
     words = ["draw", str(folder), "--what", "classes", "--out", str(tmp_path / "a.jpg"), "--explainers", "edges"]
     shown = said(capsys, [*words, "--device", "cpu"])
-    assert all(f"{one}  edges" in shown for one in read_run(folder).ids[:2])
+    assert all(f"{one}  edges" in shown for one in read_run(folder).scores.ids[:2])
     assert f"picture: {tmp_path / 'a.jpg'}" in shown
     assert Image.open(tmp_path / "a.jpg").size == (MARGIN + 2 * (SIDE + MARGIN), 4 * ROW)
 

@@ -21,9 +21,9 @@ from saliency_bench.read.analysis.differences import conflicts, differences
 from saliency_bench.read.analysis.pairs import explainer_pairs
 from saliency_bench.read.analysis.verdict import Verdict
 from saliency_bench.read.cell import read_cells
+from saliency_bench.read.finished_run import read_run
 from saliency_bench.read.report.comparison_page import difference_verdict
 from saliency_bench.read.report.sample_pictures import sample_groups
-from saliency_bench.read.run_folder import read_run
 from saliency_bench.read.statistics.ranking import NOT_TESTED, UNRANKED, compare, read_contrasts
 from saliency_bench.read.summary import legend
 from saliency_bench.score_notes import PARTS_ONLY
@@ -130,7 +130,7 @@ def test_page_and_console_describe_aggregate(done):
 def test_merged_runs_compare_aggregates_of_all_explainers(done, shapes, model, tmp_path):
     other = run(shapes, model, tmp_path / "other", ["edges"])
     (merged,) = compare_runs([read_run(one.folder) for one in (done, other)]).merged
-    pairs = {one.explainers: one for one in merged.data.contrasts if one.metric == "saliency_kae"}
+    pairs = {one.explainers: one for one in merged.contrasts if one.metric == "saliency_kae"}
     assert set(pairs) == {("gradient", "random"), ("gradient", "edges"), ("random", "edges")}
     found = literal(parts_of(done, "gradient")[0]) - literal(parts_of(other, "edges")[0])
     assert pairs["gradient", "edges"].difference == pytest.approx(found)
@@ -138,7 +138,9 @@ def test_merged_runs_compare_aggregates_of_all_explainers(done, shapes, model, t
 
 def test_run_differences_include_untested_aggregates(done, shapes, model, tmp_path):
     predicted = run(shapes, model, tmp_path / "other", ["gradient", "random"], target="predicted")
-    own = [one for one in differences(done.folder, predicted.folder) if one["metric"] == "saliency_kae"]
+    own = [
+        one for one in differences(read_run(done.folder), read_run(predicted.folder)) if one["metric"] == "saliency_kae"
+    ]
     (found,) = [one for one in own if one["explainer"] == "gradient"]
     first, second = (parts_of(one, "gradient")[0] for one in (done, predicted))
     assert found["mean"] == pytest.approx(literal(second) - literal(first)) != pytest.approx(0)
@@ -175,8 +177,8 @@ def test_aggregates_have_no_per_sample_scores(done):
     run = read_run(done.folder)
     cells = [cell for cell in run.cells if cell.aggregate]
     for cell in cells:
-        assert np.isnan(run.values[cell.cell_id]).all()
-        assert run.takes_part(cell).sum() == cell.n == SAMPLES
+        assert np.isnan(run.scores.values[cell.cell_id]).all()
+        assert run.scores.takes_part(cell).sum() == cell.n == SAMPLES
     shown = [overlay["scores"] for group in sample_groups(run) for sample in group["samples"]
              for overlay in sample["overlays"]]  # fmt: skip
     assert shown
@@ -191,13 +193,13 @@ def test_run_with_only_aggregates_shows_first_samples(shapes, model, tmp_path):
     done = run(shapes, model, tmp_path / "run", ["gradient"], metrics=["saliency_kae"], limit=30)
     (first,) = sample_groups(read_run(done.folder))
     assert first["kind"] == "first"
-    assert [sample["id"] for sample in first["samples"]] == read_run(done.folder).ids[: len(first["samples"])]
+    assert [sample["id"] for sample in first["samples"]] == read_run(done.folder).scores.ids[: len(first["samples"])]
     assert "Chosen by" not in (done.folder / "report.html").read_text()
 
 
 def test_different_parts_under_one_id_are_a_conflict(done, shapes, model, tmp_path):
     run, changed = read_run(done.folder), read_run(done.folder)
     (cell, _) = [cell for cell in run.cells if cell.aggregate]
-    changed.parts[cell.cell_id][3, 2] = 1 - changed.parts[cell.cell_id][3, 2]
-    (conflict,) = conflicts(run, changed)
+    changed.scores.parts[cell.cell_id][3, 2] = 1 - changed.scores.parts[cell.cell_id][3, 2]
+    (conflict,) = conflicts(*((each.cells, each.scores) for each in (run, changed)))
     assert (conflict.cell_id, conflict.samples, conflict.common, conflict.largest) == (cell.cell_id, 1, SAMPLES, None)

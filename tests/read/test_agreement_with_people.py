@@ -16,7 +16,7 @@ import saliency_bench as sb
 from saliency_bench.cli import main
 from saliency_bench.read import records
 from saliency_bench.read.analysis.order_agreement import agreement, read_answers
-from saliency_bench.read.run_folder import read_run
+from saliency_bench.read.finished_run import read_run
 from saliency_bench.read.statistics.exposures import EXPOSURES
 from saliency_bench.utils.hashing import sha256_of
 
@@ -183,10 +183,10 @@ def test_values_by_part_match_records(done):
     rows = [row for row in pq.read_table(done.folder / "records.parquet").to_pylist() if row["part"] is not None]
     assert found.keys() == cells
     assert sum(len(own) for own in found.values()) == len(cells) * len(EXPOSURES)
-    assert len(rows) == len(cells) * len(EXPOSURES) * len(run.ids)
+    assert len(rows) == len(cells) * len(EXPOSURES) * len(run.scores.ids)
     for row in rows:
-        assert found[row["cell_id"]][row["part"]][run.position[row["image_id"]]] == row["value"]
-    some = records.by_part(done.folder / "records.parquet", cells, [*run.ids[3:7], "of no run"])
+        assert found[row["cell_id"]][row["part"]][run.scores.position[row["image_id"]]] == row["value"]
+    some = records.by_part(done.folder / "records.parquet", cells, [*run.scores.ids[3:7], "of no run"])
     for cell_id, own in found.items():
         for part, values in own.items():
             np.testing.assert_array_equal(some[cell_id][part], [*values[3:7], np.nan])

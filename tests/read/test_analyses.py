@@ -34,8 +34,9 @@ from saliency_bench.read.analysis.rankings import (
 )
 from saliency_bench.read.analysis.tables import Table
 from saliency_bench.read.cell import PartResult
+from saliency_bench.read.finished_run import read_run
 from saliency_bench.read.report.plots import _about_tiles
-from saliency_bench.read.run_folder import read_run
+from saliency_bench.read.run_folder import CellScores, RunFiles
 from saliency_bench.read.summary import aligned
 
 SETTINGS = ("saliency_miou", "saliency_miou:threshold=0.3", "saliency_miou:threshold=0.7", "saliency_insertion",
@@ -66,7 +67,15 @@ def cell_of(run, explainer, metric):
 
 
 def scores(run, explainer, metric):
-    return run.values[cell_of(run, explainer, metric).cell_id]
+    return run.scores.values[cell_of(run, explainer, metric).cell_id]
+
+
+def with_scores(run, scores):
+    return replace(run, files=RunFiles(scores))
+
+
+def with_values(run, values):
+    return with_scores(run, replace(run.scores, values=run.scores.values | values))
 
 
 def left_open(means, drawn, clusters):
@@ -124,9 +133,9 @@ def test_constant_column_has_no_correlation():
 
 def test_correlation_over_samples_and_interval_match_scipy(run):
     first, second = (cell_of(run, "gradcam", metric) for metric in ("saliency_miou", "saliency_insertion"))
-    one, other = run.values[first.cell_id], run.values[second.cell_id]
+    one, other = run.scores.values[first.cell_id], run.scores.values[second.cell_id]
     both = np.isfinite(one) & np.isfinite(other)
-    order = np.argsort(np.array([f"s{run.ids[k]}" for k in np.flatnonzero(both)]))  # the order of clusters
+    order = np.argsort(np.array([f"s{run.scores.ids[k]}" for k in np.flatnonzero(both)]))  # the order of clusters
     one, other = one[both][order], other[both][order]
     spearman, linear = cell_correlations(run, first, second)
     assert spearman.value == pytest.approx(stats.spearmanr(one, other).statistic)
@@ -142,10 +151,10 @@ def test_correlation_over_samples_and_interval_match_scipy(run):
 
 def test_bootstrap_draws_whole_clusters(run):
     """Duplicate each sample and put both copies in one group. Groups are drawn as a whole, so no interval changes."""
-    twice = [f"{image_id}{copy}" for image_id in run.ids for copy in "ab"]
-    groups = [image_id for image_id in run.ids for _ in "ab"]
-    values = {key: np.repeat(own, 2) for key, own in run.values.items()}
-    copied = type(run)(run.folder, run.cells, twice, groups, values, run.summary)
+    twice = [f"{image_id}{copy}" for image_id in run.scores.ids for copy in "ab"]
+    groups = [image_id for image_id in run.scores.ids for _ in "ab"]
+    values = {key: np.repeat(own, 2) for key, own in run.scores.values.items()}
+    copied = with_scores(run, CellScores(twice, groups, values))
     cells = [cell_of(run, "gradcam", metric) for metric in ("saliency_miou", "saliency_insertion")]
     for once, both in zip(cell_correlations(run, *cells), cell_correlations(copied, *cells), strict=True):
         assert both[:3] == pytest.approx(once[:3])
@@ -184,10 +193,12 @@ def test_rank_agreement_matches_scipy(run):
     spearman, kendall = agreement(run, *columns)
     assert spearman.value == pytest.approx(stats.spearmanr(*means).statistic)
     assert kendall.value == pytest.approx(stats.kendalltau(*means).statistic)
-    values = [np.stack([run.values[cell.cell_id] for cell in cells], axis=1) for cells in columns]
-    order = np.argsort(np.array([f"s{image_id}" for image_id in run.ids]))
-    drawn = [[np.nanmean(own[order][chosen], axis=0) for own in values] for chosen in draws(len(run.ids))]
-    for (value, low, high, *_), ends in zip((spearman, kendall), left_open(means, drawn, len(run.ids)), strict=True):
+    values = [np.stack([run.scores.values[cell.cell_id] for cell in cells], axis=1) for cells in columns]
+    order = np.argsort(np.array([f"s{image_id}" for image_id in run.scores.ids]))
+    drawn = [[np.nanmean(own[order][chosen], axis=0) for own in values] for chosen in draws(len(run.scores.ids))]
+    for (value, low, high, *_), ends in zip(
+        (spearman, kendall), left_open(means, drawn, len(run.scores.ids)), strict=True
+    ):
         assert (low, high) == pytest.approx((min(ends[0], value), max(ends[1], value)))
     rows = sb.analyse(run.folder, "rank").data["pairs"]
     assert len(rows) == math.comb(len(SETTINGS), 2)
@@ -214,17 +225,17 @@ def test_agreement_interval_covers_true_agreement():
 def test_agreement_uses_only_samples_scored_by_all(run):
     """Remove the scores of half of the samples for one explainer by the second metric."""
     cells = [[cell_of(run, name, metric) for name in METHODS] for metric in ("saliency_miou", "saliency_insertion")]
-    first, lacking = cells[1][0].cell_id, run.values[cells[1][0].cell_id].copy()
+    first, lacking = cells[1][0].cell_id, run.scores.values[cells[1][0].cell_id].copy()
     lacking[::2] = np.nan
-    spearman, kendall = agreement(replace(run, values=run.values | {first: lacking}), *cells)
-    known = np.isfinite(np.stack([run.values[cell.cell_id] for own in cells for cell in own])).all(axis=0)
+    spearman, kendall = agreement(with_values(run, {first: lacking}), *cells)
+    known = np.isfinite(np.stack([run.scores.values[cell.cell_id] for own in cells for cell in own])).all(axis=0)
     known[::2] = False
-    means = [[run.values[cell.cell_id][known].mean() for cell in own] for own in cells]
+    means = [[run.scores.values[cell.cell_id][known].mean() for cell in own] for own in cells]
     assert spearman.value == pytest.approx(stats.spearmanr(*means).statistic)
     assert kendall.value == pytest.approx(stats.kendalltau(*means).statistic)
-    assert spearman.n == known.sum() < len(run.ids)
-    nothing = {cell.cell_id: np.full(len(run.ids), np.nan) for cell in cells[1]}
-    assert math.isnan(agreement(replace(run, values=run.values | nothing), *cells)[0].value)
+    assert spearman.n == known.sum() < len(run.scores.ids)
+    nothing = {cell.cell_id: np.full(len(run.scores.ids), np.nan) for cell in cells[1]}
+    assert math.isnan(agreement(with_values(run, nothing), *cells)[0].value)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -291,13 +302,16 @@ def test_clever_hans_samples_match_literal_criterion(folder, run, tmp_path, opti
     expected = []
     for name in ("gradcam", "rise", "integrated_gradients"):  # without the baseline
         pointing, insertion = scores(run, name, "saliency_pointing_game"), scores(run, name, "saliency_insertion")
-        both = [k for k in range(len(run.ids)) if math.isfinite(pointing[k]) and math.isfinite(insertion[k])]
+        both = [k for k in range(len(run.scores.ids)) if math.isfinite(pointing[k]) and math.isfinite(insertion[k])]
         least = options.get("insertion", sorted(insertion[both])[len(both) // 2 - 1 : len(both) // 2 + 1])
         least = float(np.mean(least))
         for k in both:
-            confident = confidences[run.ids[k]] > options.get("confidence", 0.9) and correct[run.ids[k]] is not False
+            confident = (
+                confidences[run.scores.ids[k]] > options.get("confidence", 0.9)
+                and correct[run.scores.ids[k]] is not False
+            )
             if confident and pointing[k] < options.get("pointing_game", 0.5) and insertion[k] > least:
-                expected.append((name, run.ids[k]))
+                expected.append((name, run.scores.ids[k]))
     assert sorted((row["explainer"], row["sample"]) for row in found.data["samples"]) == sorted(expected)
     assert len(expected) > 3
     for row in found.data["samples"]:

@@ -109,5 +109,7 @@ def test_page_shows_recommendation_evidence_and_settings():
 
 def test_nearly_equal_scores_are_plotted():
     near = np.array([1.0, np.nextafter(1.0, 0), 1.0])
-    svg, _ = distribution_plot(run := run_of({"gradcam": near, "random": near}, metric=METRIC), run.columns[0])
+    run = run_of({"gradcam": near, "random": near}, metric=METRIC)
+    table = run.table
+    svg, _ = distribution_plot(table, run.scores, table.columns[0])
     assert "<svg" in svg

@@ -1,6 +1,8 @@
 """Test that a loaded run equals the result of `run`, and test its export to pandas, Markdown and LaTeX."""
 
 import re
+import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -32,6 +34,17 @@ def test_loaded_run_equals_returned_run(runs, monkeypatch):
     assert loaded.records().to_pandas().equals(run.records().to_pandas())
     assert loaded.cells == run.cells
     assert loaded.report.is_file()
+
+
+def test_scores_are_read_when_first_used(runs, tmp_path):
+    """A run must not combine its summary with the scores of another run that was later written to its folder."""
+    folder = shutil.copytree(runs[0].folder, tmp_path / "run")
+    returned, later, loaded = replace(runs[0], folder=folder), replace(runs[0], folder=folder), sb.load_run(folder)
+    for cell in returned.cells:
+        assert np.array_equal(returned.scores.values[cell.cell_id], loaded.scores.values[cell.cell_id], equal_nan=True)
+    shutil.copytree(runs[1].folder, folder, dirs_exist_ok=True)
+    assert loaded.by_correct().equals(returned.by_correct())
+    refused("has changed since this run was loaded; load the run again", later.by_correct)
 
 
 def test_reading_results_prints_nothing(runs, capfd):

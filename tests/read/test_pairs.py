@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 from base64 import b64decode, b64encode
+from dataclasses import replace
 from hashlib import sha256
 from io import BytesIO, StringIO
 from urllib.parse import unquote
@@ -24,13 +25,14 @@ from test_reporting import METHODS, METRICS, make_run, page_of
 
 from saliency_bench.compute.examples import thumbnail_rows
 from saliency_bench.read.analysis.pairs import explainer_pairs
+from saliency_bench.read.cell import as_json
+from saliency_bench.read.finished_run import read_run
 from saliency_bench.read.parts import RunStore, StoredResult
 from saliency_bench.read.report import words
 from saliency_bench.read.report.plots import DOT
 from saliency_bench.read.report.report_page import report
 from saliency_bench.read.report.sample_pictures import sample_groups, split_strips
 from saliency_bench.read.report.titles import metric_title
-from saliency_bench.read.run_folder import read_run
 
 PAIRS = len(METHODS) * (len(METHODS) - 1) // 2
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
@@ -45,8 +47,8 @@ def test_pairs_match_scores(folder):
     for column, pairs in found:
         for pair in pairs:
             names = pair.against.name, pair.against.other
-            first, second = (run.values[cells[name, column.name].cell_id] for name in names)
-            gains = {image_id: one - other for image_id, one, other in zip(run.ids, first, second, strict=True)
+            first, second = (run.scores.values[cells[name, column.name].cell_id] for name in names)
+            gains = {image_id: one - other for image_id, one, other in zip(run.scores.ids, first, second, strict=True)
                      if np.isfinite(one) and np.isfinite(other)}  # fmt: skip
             total = len(gains)
             better, worse = (sum(sign * gain > 1e-9 for gain in gains.values()) / total for sign in (1, -1))
@@ -63,7 +65,7 @@ def test_lower_is_better_reverses_the_pair(folder):
     run = read_run(folder)
     higher = explainer_pairs(run)[0][1][0]
     cells = [cell.model_copy(update={"higher_is_better": False}) for cell in run.cells]
-    lower = explainer_pairs(type(run)(folder, cells, run.ids, run.groups, run.values, run.summary))[0][1]
+    lower = explainer_pairs(replace(run, summary=run.summary | {"cells": as_json(cells)}))[0][1]
     turned = next(pair for pair in lower if {pair.against.name, pair.against.other}
                   == {higher.against.name, higher.against.other})  # fmt: skip
     assert (turned.against.name, turned.against.other) == (higher.against.other, higher.against.name)
@@ -142,18 +144,18 @@ def test_tables_can_be_copied_and_sorted(folder, page, tmp_path):
     run = read_run(folder)
     copied = {title.removeprefix("Copy as "): text for title, text in texts}
     rows = list(csv.DictReader(StringIO(copied["CSV"])))
-    assert [row["Explainer"] for row in rows] == [row.name for row in run.rows]
-    for row, own in zip(rows, run.rows, strict=True):
-        for column in run.columns:
-            cell, name = run.cell(own, column), f"{metric_title(column.name)} {column.arrow}"
-            assert row[f"{name} note"] == f"#{cell.ranks}" + " best" * (cell.cell_id in run.best)
+    assert [row["Explainer"] for row in rows] == [row.name for row in run.table.rows]
+    for row, own in zip(rows, run.table.rows, strict=True):
+        for column in run.table.columns:
+            cell, name = run.table.cell(own, column), f"{metric_title(column.name)} {column.arrow}"
+            assert row[f"{name} note"] == f"#{cell.ranks}" + " best" * (cell.cell_id in run.table.best)
             numbers = [float(row[name + end]) for end in ("", " low", " high")]
             assert numbers == [round(number, 3) for number in (cell.value, cell.low, cell.high)]
     assert copied["Markdown"].splitlines()[1] == "| --- | --- | --- | --- |"
     assert copied["Markdown"].count("\n") == 2 + len(METHODS)
     assert copied["LaTeX"].startswith("\\begin{tabular}{llll}\n\\toprule\nExplainer & Overlap (mIoU) $\\uparrow$ & ")
     assert "integrated\\_gradients & 0." in copied["LaTeX"]
-    by_mean = [row.name for row in run.rows if not row.baseline]
+    by_mean = [row.name for row in run.table.rows if not row.baseline]
     assert [one[0] for one in orders] == [by_mean, by_mean[::-1], by_mean, sorted(by_mean)]
     assert {frozenset(one[1]) for one in orders} == {frozenset({"random", "centre"})}
     assert first == "divider"
@@ -220,9 +222,9 @@ def test_plots_download_as_svg_and_png_under_page_policy(folder, tmp_path):
     svg = ElementTree.fromstring(unquote(files["plot.svg"].partition(",")[2]))
     texts = ["".join(node.itertext()) for node in svg.iter("{http://www.w3.org/2000/svg}text")]
     run = read_run(folder)
-    column = run.columns[0]
+    column = run.table.columns[0]
     assert texts[0] == f"{metric_title(column.name)} {column.arrow} {column.direction}: Mean with 95 % interval"
-    for row, cell in run.cells_of_column(column):
+    for row, cell in run.table.cells_of_column(column):
         assert row.name in texts
         assert any(text.startswith(f"{cell.value:.3f}") for text in texts)
     paths = svg.iter("{http://www.w3.org/2000/svg}path")
@@ -250,13 +252,13 @@ set(high, ""); result.push(shown());
 def test_samples_are_filtered_by_a_score(folder, tmp_path):
     explainers, metrics, *shown = in_browser(page_of(folder), SCORES, tmp_path)
     run = read_run(folder)
-    assert explainers == [row.name for row in run.rows]
-    assert metrics == [metric_title(column.name) for column in run.columns]
-    row = next(row for row in run.rows if row.name == "rise")
-    column = next(column for column in run.columns if column.name == "saliency_insertion")
-    values = run.values[run.cell(row, column).cell_id]
+    assert explainers == [row.name for row in run.table.rows]
+    assert metrics == [metric_title(column.name) for column in run.table.columns]
+    row = next(row for row in run.table.rows if row.name == "rise")
+    column = next(column for column in run.table.columns if column.name == "saliency_insertion")
+    values = run.scores.values[run.table.cell(row, column).cell_id]
     ids = [sample["id"] for group in split_strips(sample_groups(run))[1] for sample in group["samples"]]
-    own = {image_id: round(float(values[run.position[image_id]]), 3) for image_id in ids}
+    own = {image_id: round(float(values[run.scores.position[image_id]]), 3) for image_id in ids}
 
     def within(low, high):
         return sorted(name for name, value in own.items() if low <= value <= high)
@@ -269,11 +271,11 @@ def test_samples_are_filtered_by_a_score(folder, tmp_path):
 def with_thumbnails(folder):
     """Add thumbnails of the explainers to a run; the last sample of each explainer has none."""
     run = read_run(folder)
-    maps = torch.linspace(0, 1, 36).reshape(1, 6, 6).repeat(len(run.ids) - 1, 1, 1)
+    maps = torch.linspace(0, 1, 36).reshape(1, 6, 6).repeat(len(run.scores.ids) - 1, 1, 1)
     parts = RunStore(folder, run.identity).thumbnails
     places = range(len(maps))
     rows = thumbnail_rows(maps, places)
-    parts.write([StoredResult(row.explainer_id, places, {row.explainer_id: rows}) for row in run.rows])
+    parts.write([StoredResult(row.explainer_id, places, {row.explainer_id: rows}) for row in run.table.rows])
     return folder
 
 

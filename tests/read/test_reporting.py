@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import product
 from pathlib import Path
@@ -17,6 +16,7 @@ from commands import said
 from PIL import Image
 from refusals import refused
 from scipy import stats
+from scored_cells import run_in_memory
 
 from saliency_bench.cli import main
 from saliency_bench.compute.examples import choose, save_arrays
@@ -25,8 +25,8 @@ from saliency_bench.read.analysis.comparison import compare_runs, merge_runs
 from saliency_bench.read.analysis.correlations import metric_agreement
 from saliency_bench.read.analysis.differences import conflicts, differences
 from saliency_bench.read.analysis.verdict import Verdict
-from saliency_bench.read.cell import CellKey, CellResult, read_cells
-from saliency_bench.read.finished_run import load_run
+from saliency_bench.read.cell import CellKey, CellResult, as_json, read_cells
+from saliency_bench.read.finished_run import Run, load_run, read_run
 from saliency_bench.read.identity import Identity
 from saliency_bench.read.manifest import Manifest, read_manifest
 from saliency_bench.read.report.comparison_page import run_names
@@ -34,7 +34,6 @@ from saliency_bench.read.report.report_page import report
 from saliency_bench.read.report.sample_pictures import outline, picture
 from saliency_bench.read.report.templates import HERE
 from saliency_bench.read.report.words import signed
-from saliency_bench.read.run_folder import RunData, read_run
 from saliency_bench.read.statistics.ranking import Contrast
 from saliency_bench.read.summary import summarise, table
 from saliency_bench.score_notes import FLAT
@@ -283,11 +282,11 @@ def test_metric_versions_have_separate_columns(copied):
     change_cells(copied, saliency_insertion={"metric_text": "saliency_miou", "metric_version": 2})
     run = read_run(copied)
     names = ["saliency_miou (version 1)", "saliency_pointing_game", "saliency_miou (version 2)"]
-    assert [column.name for column in run.columns] == names
-    assert len(run.rows) == len(METHODS)
+    assert [column.name for column in run.table.columns] == names
+    assert len(run.table.rows) == len(METHODS)
 
 
-def told(pairs: dict[tuple[str, str], tuple[float, float | None]], higher: bool = True, metrics=1) -> RunData:
+def told(pairs: dict[tuple[str, str], tuple[float, float | None]], higher: bool = True, metrics=1) -> Run:
     """Create a run with one or several metrics and pairs {(explainer, other): (difference, p-value)}."""
     names = list(dict.fromkeys(name for pair in pairs for name in pair))
     keys = {(name, metric): _key(name, METRICS[metric], 0, higher) for name in names for metric in range(metrics)}
@@ -300,10 +299,10 @@ def told(pairs: dict[tuple[str, str], tuple[float, float | None]], higher: bool 
         for pair, (difference, p) in pairs.items()
         for metric in range(metrics)
     ]  # fmt: skip
-    return RunData(Path(), cells, [], [], {}, {"comparisons": [one.model_dump(mode="json") for one in contrasts]})
+    return run_in_memory(cells, [], {}, comparisons=as_json(contrasts))
 
 
-def verdict(run: RunData) -> list[str]:
+def verdict(run: Run) -> list[str]:
     return Verdict(run.cells, run.contrasts).sentences()
 
 
@@ -343,7 +342,8 @@ def test_metric_agreement_matches_hand_computation():
         ("a", METRICS[1]): [3, 1], ("b", METRICS[1]): [2, 3], ("c", METRICS[1]): [1, 2],
     }  # fmt: skip
     values = {cell.cell_id: np.array(scores[cell.explainer, cell.metric], float) for cell in cells}
-    result = metric_agreement(RunData(Path(), cells, ["x", "y"], [None] * 2, values))
+    run = run_in_memory(cells, ["x", "y"], values)
+    result = metric_agreement(run.table, run.scores)
     assert result is not None
     assert result["table"][0][1] == (pytest.approx(-0.25), 2)
 
@@ -432,7 +432,7 @@ def slow_differences(first: Path, second: Path) -> list[dict]:
 
 def test_run_differences_match_literal_computation(copied, other):
     change_cells(copied, saliency_insertion={"higher_is_better": False})
-    found = {(one["explainer"], one["metric"]): one for one in differences(copied, other)}
+    found = {(one["explainer"], one["metric"]): one for one in differences(read_run(copied), read_run(other))}
     wanted = slow_differences(copied, other)
     assert len(found) == len(wanted) == len(METHODS) * len(METRICS)
     for one in wanted:
@@ -443,11 +443,11 @@ def test_run_differences_match_literal_computation(copied, other):
     json.dumps(list(found.values()), allow_nan=False)
 
 
-def rise_alone(seed: int, ids: list[str], values, higher=True) -> RunData:
-    return RunData(
-        Path("run"), [_result(_key("rise", "saliency_miou", seed, higher), len(ids), 0.5)], ids, [None] * len(ids),
+def rise_alone(seed: int, ids: list[str], values, higher=True) -> Run:
+    return run_in_memory(
+        [_result(_key("rise", "saliency_miou", seed, higher), len(ids), 0.5)], ids,
         {hash_of("rise", "saliency_miou", seed): np.array(values)},
-        {"dataset": {"id": "x", "fingerprint": "f", "split": "test"}},
+        dataset={"id": "x", "fingerprint": "f", "split": "test"},
     )  # fmt: skip
 
 
@@ -481,18 +481,18 @@ def test_explainers_with_run_seed_are_paired_across_runs(copied, other, tmp_path
     change_cells(copied, rise={"explainer_options": {"masks": 10, "seed": 0}, "explainer_text": "rise:masks=10"})
     change_cells(second, rise={"explainer_options": {"masks": 10, "seed": 1}, "explainer_id": hash_of("s"),
                                "explainer_text": "rise:masks=10,seed=1"})  # fmt: skip
-    found = differences(copied, second)
+    found = differences(read_run(copied), read_run(second))
     assert len(found) == len(METHODS) * len(METRICS)
     assert {one["explainer"] for one in found} == set(METHODS) - {"rise"} | {"rise:masks=10"}
 
 
 def test_incomparable_runs_are_reported(copied, other, tmp_path):
     change_summary(copied, lambda summary: summary["dataset"].update(fingerprint="f2", id="other-xai"))
-    refused("different datasets", differences, copied, other)
+    refused("different datasets", differences, read_run(copied), read_run(other))
     page = report([copied, other], tmp_path / "page.html").read_text(encoding="utf-8")
     assert "Not compared: they use different datasets (other-xai with fingerprint f2 and shapes-xai" in page
     assert "best run" not in page[page.index("<body>") :]
-    refused("no-such", differences, copied, tmp_path / "no-such")
+    refused("no-such", read_run(copied).compare, tmp_path / "no-such")
 
 
 def test_page_shows_run_differences(folder, other, tmp_path):
@@ -503,7 +503,7 @@ def test_page_shows_run_differences(folder, other, tmp_path):
     before = page[: page.index('aria-labelledby="comparison"')]
     assert f"<h1>{second} against {first}</h1>" in before
     assert f"{second} against {first}: no difference found on 15 of 15 pairs of explainer and metric." in before
-    for one in differences(folder, other):
+    for one in differences(read_run(folder), read_run(other)):
         assert f'<span class="value">{signed(one["mean"])}</span>' in page
         assert f"[{signed(one['low'])}, {signed(one['high'])}]" in page
         for entry in one["largest"]:
@@ -515,7 +515,7 @@ def test_page_shows_run_differences(folder, other, tmp_path):
 def test_runs_with_same_cells_are_merged(folder, copied, other, tmp_path):
     change_records(copied, lambda rows: rows[0].update(value=rows[0]["value"] * (1 + 5e-6)))
     comparison = compare_runs([read_run(folder), read_run(other), read_run(copied)])
-    assert [group.members for group in comparison.merged] == [[1, 3], [2]]
+    assert list(map(comparison.numbers, comparison.merged)) == [[1, 3], [2]]
     assert comparison.conflicts == []
     page = report([folder, other, copied], tmp_path / "page.html").read_text(encoding="utf-8")
     both = " \\+ ".join(run_names([read_run(one) for one in (folder, other, copied)])[::2])
@@ -537,16 +537,15 @@ def test_merged_run_keeps_cells_with_most_samples(tmp_path):
         lambda rows: [row.update(value=known.get((row["cell_id"], row["image_id"]), row["value"])) for row in rows],
     )
     runs = [read_run(large), read_run(small)]
-    assert conflicts(*runs) == []
-    (group,) = compare_runs(runs).merged
-    assert group.members == [1, 2]
-    data = group.data
-    assert len({cell.cell_id for cell in data.cells}) == len(data.cells) == len(METHODS) * len(METRICS)
-    for cell in data.cells:
-        assert cell.n == np.isfinite(data.values[cell.cell_id]).sum()
+    assert conflicts(*((run.cells, run.scores) for run in runs)) == []
+    (merged,) = (comparison := compare_runs(runs)).merged
+    assert comparison.numbers(merged) == [1, 2]
+    assert len({cell.cell_id for cell in merged.cells}) == len(merged.cells) == len(METHODS) * len(METRICS)
+    for cell in merged.cells:
+        assert cell.n == np.isfinite(merged.scores.values[cell.cell_id]).sum()
         wide = 40 if cell.explainer == "gradcam" else 20
         assert cell.n == (wide if cell.metric == "saliency_insertion" else -(-wide * 2 // 3))
-        assert data.explained[cell.cell_id] == wide
+        assert merged.origins[cell.cell_id].samples_explained == wide
     assert merge_runs(runs[:1]) is runs[0]
     page = report([large, small], tmp_path / "page.html").read_text(encoding="utf-8")
     assert "small: 3 cells over 40 samples" in page
@@ -576,25 +575,26 @@ def test_merged_parts_match_the_whole_run(folder, tmp_path, capsys):
     two = part_of(folder, tmp_path / "two", ("integrated_gradients", "centre", "random"))
     (merged,) = compare_runs([read_run(one), read_run(two)]).merged
     whole = read_run(folder)
-    assert {cell.cell_id: cell.rank for cell in merged.data.cells} == {c.cell_id: c.rank for c in whole.cells}
+    assert {cell.cell_id: cell.rank for cell in merged.cells} == {c.cell_id: c.rank for c in whole.cells}
     alone = {cell.cell_id: cell.rank for run in (one, two) for cell in read_run(run).cells}
-    assert any(alone[cell.cell_id] != cell.rank for cell in merged.data.cells)
-    of_pair = {tuple(pair["cells"]): pair for pair in merged.data.summary["comparisons"]}
+    assert any(alone[cell.cell_id] != cell.rank for cell in merged.cells)
+    refused("merged runs have no common records.parquet", merged.records)
+    of_pair = {tuple(pair["cells"]): pair for pair in merged.summary["comparisons"]}
     assert of_pair == {tuple(pair["cells"]): pair for pair in whole.summary["comparisons"]}
     page = report([one, two], tmp_path / "page.html").read_text(encoding="utf-8")
     assert (tables_of(page), page.count("<h1>")) == (tables_of(page_of(folder)), 1)
     shown = said(capsys, ["report", str(one), str(two), "--out", str(tmp_path / "page.html")])
-    assert table(merged.data.cells, 90) in shown
+    assert table(merged.cells, 90) in shown
     assert f"{one} + {two}" in shown
     told = json.loads(said(capsys, ["report", str(one), str(two), "--out", str(tmp_path / "page.html"), "--json"]))
-    assert told["results"] == [json.loads(json.dumps(merged.data.as_json()))]
+    assert told["results"] == [json.loads(json.dumps(merged.summary))]
 
 
 def test_merged_ranks_use_common_samples(folder, tmp_path, capsys):
     one = part_of(folder, tmp_path / "one", ("gradcam", "random"))
     two = part_of(folder, tmp_path / "two", ("rise",), samples=24)
     (merged,) = compare_runs([read_run(one), read_run(two)]).merged
-    pairs = {tuple(pair["explainers"]): pair["n"] for pair in merged.data.summary["comparisons"]
+    pairs = {tuple(pair["explainers"]): pair["n"] for pair in merged.summary["comparisons"]
              if pair["metric"] == "saliency_insertion"}  # fmt: skip
     assert pairs == {("gradcam", "random"): 90, ("gradcam", "rise"): 24, ("random", "rise"): 24}
     assert main(["report", str(one), str(two), "--out", str(tmp_path / "page.html")]) == 0
@@ -628,7 +628,7 @@ def test_run_listed_twice_is_read_once(folder, tmp_path, capsys):
 def test_different_values_under_one_id_are_a_conflict(folder, copied, tmp_path):
     change_records(copied, lambda rows: (rows[0].update(value=rows[0]["value"] + 0.1),
                                          rows[1].update(value=rows[1]["value"] * (1 + 2e-5))))  # fmt: skip
-    (found,) = conflicts(read_run(folder), read_run(copied))
+    (found,) = conflicts(*((run.cells, run.scores) for run in map(read_run, (folder, copied))))
     assert (found.explainer, found.metric) == ("gradcam", "saliency_miou")
     assert (found.samples, found.common) == (2, 90)
     assert found.largest.image_id == "sample-00000"
@@ -645,9 +645,9 @@ def test_different_values_under_one_id_are_a_conflict(folder, copied, tmp_path):
 def test_missing_scores_and_different_means_are_conflicts(folder, copied):
     change_records(copied, lambda rows: rows[0].update(value=None, reason="broken"))
     change_summary(copied, lambda summary: summary["cells"][0].update(n=59, clusters=59))
-    read = read_run(copied)
+    before, read = read_run(folder), read_run(copied)
     cells = [read.cells[0], read.cells[1].model_copy(update={"value": 0.9, "high": 0.9}), *read.cells[2:]]
-    gap, mean = conflicts(read_run(folder), replace(read, cells=cells))
+    gap, mean = conflicts((before.cells, before.scores), (cells, read.scores))
     assert gap.largest.second is None
     assert (mean.samples, mean.largest) == (0, None)
 
@@ -776,7 +776,7 @@ def test_report_command_prints_tables_and_json(folder, tmp_path, capsys):
     assert (told["merged"], told["conflicts"]) == ([[str(folder)], [str(other)]], [])
     (one,) = told["differences"]
     assert (one["first"], one["second"], one["why_not"]) == ([str(folder)], [str(other)], None)
-    assert one["pairs"] == differences(folder, other)
+    assert one["pairs"] == differences(read_run(folder), read_run(other))
     assert said(capsys, ["report", str(tmp_path / "nothing")], 2).startswith("saliency-bench: error:")
 
 

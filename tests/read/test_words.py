@@ -19,10 +19,10 @@ from saliency_bench.read.analysis.comparison import compare_runs, lines
 from saliency_bench.read.analysis.differences import differences
 from saliency_bench.read.analysis.verdict import CONTROLLED, Verdict, many_shapes
 from saliency_bench.read.cell import CellKey
+from saliency_bench.read.finished_run import Run, read_run
 from saliency_bench.read.identity import Identity
 from saliency_bench.read.manifest import Manifest
 from saliency_bench.read.report.report_page import report
-from saliency_bench.read.run_folder import RunData, read_run
 from saliency_bench.read.statistics.clusters import Matched
 from saliency_bench.read.statistics.intervals import is_alike
 from saliency_bench.read.summary import legend, summarise, table
@@ -104,7 +104,7 @@ def folder_of(tmp_path_factory) -> Callable[[str], Path]:
     return cache(lambda name: made(root / name, list(RUNS).index(name), *RUNS[name]))
 
 
-def signs_of(run: RunData) -> dict[tuple[str, str, str], int | None]:
+def signs_of(run: Run) -> dict[tuple[str, str, str], int | None]:
     """Return {(explainer, other, metric): 1, -1, 0, or None for too few samples}, in both directions."""
     higher = {cell.metric_text: cell.higher_is_better for cell in run.cells}
     signs: dict[tuple[str, str, str], int | None] = {}
@@ -156,10 +156,10 @@ def test_alike_pairs_on_page_match_equivalence_test(name, folder_of, tmp_path):
     page = report(folder_of(name), tmp_path / "page.html").read_text(encoding="utf-8").replace("<wbr>", "")
     for pair in run.summary["comparisons"]:
         low, high = RANGES[pair["metric"]]
+        columns, codes = [run.scores.values[cell] for cell in pair["cells"]], run.scores.codes()
         alike = (
             high is not None and pair["p"] is not None and pair["p"] >= 0.05
-            and is_alike(Matched([run.values[cell] for cell in pair["cells"]], run.codes(), (low, high)), 0, 1,
-                         0.05 * (high - low))
+            and is_alike(Matched(columns, codes, (low, high)), 0, 1, 0.05 * (high - low))
         )  # fmt: skip
         body = page[page.index(f'aria-label="Pairs of explainers on {pair["metric"]}"') :]
         names = "|".join(f"{a}</th><td>{b}" for a, b in (pair["explainers"], pair["explainers"][::-1]))
@@ -199,7 +199,7 @@ def test_legend_explains_only_what_the_table_shows(folder_of, tmp_path):
         ranked, intervals = any(cell.rank for cell in run.cells), any(cell.ends for cell in run.cells)
         assert ("#: the ranks" in legend(run.cells)) == ("# gives the possible ranks" in page) == ranked, name
         assert ("intervals in brackets" in legend(run.cells)) == ("intervals in brackets" in page) == intervals, name
-        assert ("Best: no explainer is significantly better" in page) == bool(run.best), name
+        assert ("Best: no explainer is significantly better" in page) == bool(run.table.best), name
     assert legend(read_run(folder_of("6 samples")).cells) == ""
 
 
@@ -207,7 +207,7 @@ def test_legend_explains_only_what_the_table_shows(folder_of, tmp_path):
 def test_sentences_match_pairs(name, folder_of):
     run = read_run(folder_of(name))
     sentences = Verdict(run.cells, run.contrasts).sentences()
-    signs, baselines = signs_of(run), [row.name for row in run.rows if row.baseline]
+    signs, baselines = signs_of(run), [row.name for row in run.table.rows if row.baseline]
     told = [sentence for sentence in sentences if re.search(rf"\b(?:{VERBS})\b.* on ", sentence)]
     if any(sentence.startswith("Too few samples to rank") for sentence in sentences):
         assert not told
@@ -216,7 +216,7 @@ def test_sentences_match_pairs(name, folder_of):
     claims = {}
     for sentence in told:
         claims |= claims_of(sentence)
-    methods = [row.name for row in run.rows if not row.baseline]
+    methods = [row.name for row in run.table.rows if not row.baseline]
     expected = {(first, other, metric): sign for (first, other, metric), sign in signs.items()
                 if first in methods and other in baselines}  # fmt: skip
     assert claims == expected
@@ -225,12 +225,12 @@ def test_sentences_match_pairs(name, folder_of):
         if sign:
             better, worse = (first, other) if sign > 0 else (other, first)
             assert ranks[worse, metric][0] > 1
-            assert ranks[better, metric][1] < len(run.rows)
+            assert ranks[better, metric][1] < len(run.table.rows)
     best = next((sentence for sentence in sentences if sentence.startswith("Best")), "Best: nobody.")
     for cell in run.cells:
         clause = next((one for one in best.split(": ")[1].rstrip(".").split("; ") if re.search(
             rf"on .*(?:{cell.metric}|all 3)", one)), "")  # fmt: skip
-        assert (cell.cell_id in run.best) == bool(re.search(rf"\b{cell.explainer}\b.* on ", clause))
+        assert (cell.cell_id in run.table.best) == bool(re.search(rf"\b{cell.explainer}\b.* on ", clause))
     blind = " ".join(sentence for sentence in sentences if sentence.endswith("no measurable advantage."))
     for cell in run.cells:
         apart = any(other.rank and not other.unbeaten for other in run.cells if other.metric == cell.metric)
@@ -246,8 +246,8 @@ def test_cards_and_tags_follow_from_pairs(name, folder_of):
     """Compare the names, verdicts and tags of the cards, and each line about a baseline, with the p-values."""
     run = read_run(folder_of(name))
     signs, verdict = signs_of(run), Verdict(run.cells, run.contrasts)
-    baselines = [row.name for row in run.rows if row.baseline]
-    assert run.best == verdict.marked
+    baselines = [row.name for row in run.table.rows if row.baseline]
+    assert run.table.best == verdict.marked
     for card in cards(verdict):
         own = {pair[:2]: sign for pair, sign in signs.items() if pair[2] == card.metric}
         cells = {cell.explainer: cell for cell in run.cells if cell.metric == card.metric}
@@ -295,7 +295,7 @@ def test_page_and_console_agree(name, folder_of, tmp_path):
     for sentence in Verdict(run.cells, run.contrasts).sentences():
         assert sentence in text_of(page)
     scores = page.partition('aria-label="Scores"')[2].partition("</table>")[0]
-    assert scores.count('<span class="tag good">best</span>') == console.count(" best") == len(run.best)
+    assert scores.count('<span class="tag good">best</span>') == console.count(" best") == len(run.table.best)
     few = sum(cell.few for cell in run.cells)
     assert page.count('<span class="tag">few samples</span>') == console.count("few samples") == few
     for cell in run.cells:
@@ -310,8 +310,8 @@ def test_page_and_console_agree(name, folder_of, tmp_path):
         assert row is None or f"<td>{words[sign]}</td>" in row[0]
     rows = console.partition("\n\n")[0].splitlines()[2:]  # flat maps are listed below the table
     order = [line.split()[0] for line in rows]
-    assert [row.name for row in run.rows] == order
-    means = [run.cell(row, run.columns[0]).value for row in run.rows if not row.baseline]
+    assert [row.name for row in run.table.rows] == order
+    means = [run.table.cell(row, run.table.columns[0]).value for row in run.table.rows if not row.baseline]
     assert means == sorted(means, reverse=True)
 
 
@@ -391,7 +391,7 @@ def test_warning_thresholds_follow_the_simulation(explainers, samples, said):
 def test_verdict_names_baselines_when_no_explainer_is_better(folder_of):
     run = read_run(folder_of("none apart"))
     (line,) = [line for line in Verdict(run.cells, run.contrasts).sentences() if "any other, or" in line]
-    baselines = [row.name for row in run.rows if row.baseline]
+    baselines = [row.name for row in run.table.rows if row.baseline]
     others = " or ".join(baselines)
     assert (
         line == f"No explainer is significantly better than any other, or even than {others}, on any of the 3 metrics."

@@ -22,6 +22,7 @@ from scipy.stats import spearmanr
 
 import saliency_bench as sb
 from saliency_bench import registry
+from saliency_bench.read.run_folder import CellScores, RunFiles
 from saliency_bench.recipes.suites.suite_schema import Suite, find_suite
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -47,7 +48,7 @@ def generated(run, place, images=60, seed=0):
         scores = rng.normal(mean if cell.higher_is_better else -mean, 0.05, images)
         values[cell.cell_id] = 0.3 + scores / 10
     ids = [f"image {number}" for number in range(images)]
-    return analysed(replace(run, ids=ids, groups=[None] * images, values=values))
+    return analysed(replace(run, files=RunFiles(CellScores(ids, [None] * images, values))))
 
 
 def up(number, _):
@@ -76,7 +77,7 @@ def test_known_orders_are_recovered_with_intervals(published, place, rho):
 def test_order_matches_spearman_of_means(published):
     first, other = (published.runs[f"lite0-{name}"] for name in ("pets", "voc"))
     for order in reference_page.orders(first, other, ""):
-        means = [[np.nanmean(run.oriented(cell)) for cell in run.cells if cell.metric == order.metric
+        means = [[np.nanmean(run.scores.oriented(cell)) for cell in run.cells if cell.metric == order.metric
                   and not cell.baseline] for run in (first, other)]  # fmt: skip
         assert order.rho.value == pytest.approx(spearmanr(*means).statistic)
         assert order.same_best == (np.argmax(means[0]) == np.argmax(means[1]))
@@ -109,10 +110,10 @@ def test_leaders_with_options_are_recognised(published):
 def test_images_of_several_datasets_are_pooled(published):
     runs = {name: published.runs[f"lite0-{name}"] for name in ("pets", "voc")}
     whole = reference_page.pooled(runs)
-    assert len(whole.ids) == len(set(whole.ids)) == sum(len(run.ids) for run in runs.values())
+    assert len(whole.scores.ids) == len(set(whole.scores.ids)) == sum(len(run.scores.ids) for run in runs.values())
     for cell in whole.cells:
         key = (cell.explainer_text, cell.metric_text)
-        scores = np.concatenate([run.values[of.cell_id] for run in runs.values() for of in run.cells
+        scores = np.concatenate([run.scores.values[of.cell_id] for run in runs.values() for of in run.cells
                                  if (of.explainer_text, of.metric_text) == key])  # fmt: skip
         assert cell.value == pytest.approx(np.nanmean(scores))
 

@@ -24,7 +24,7 @@ from test_golden_run import network
 
 import saliency_bench as sb
 from saliency_bench import cli
-from saliency_bench.read.run_folder import read_run
+from saliency_bench.read.finished_run import read_run
 from saliency_bench.read.statistics.intervals import Estimate, outlasting_rare_scores, student
 from saliency_bench.recipes.suites.costs import Cost, cost_of_image, cost_of_retraining, cost_of_training, speed_of
 from saliency_bench.recipes.suites.drawing import plot_of
@@ -148,8 +148,8 @@ def test_means_weight_datasets_equally_and_pool_models(done):
             scores = {}
             for model in ("small", "wide"):
                 run = runs[dataset, model]
-                values = run.values[cell(run, explainer, metric).cell_id]
-                for image, score in zip(run.ids, values, strict=True):
+                values = run.scores.values[cell(run, explainer, metric).cell_id]
+                for image, score in zip(run.scores.ids, values, strict=True):
                     scores.setdefault(image, []).append(score)
             own = [sum(pair) / 2 for pair in scores.values() if np.isfinite(pair).all()]
             means.append(sum(own) / len(own))
@@ -190,7 +190,7 @@ def test_accuracy_matches_runs_and_shifted_images(done):
             continue
         job = next(job for job in done.jobs if (job.dataset, job.model) == (dataset, model))
         classifier = sb.load_classifier(str(job.spec.model), device="cpu")
-        rows = [row for row in sb.load_dataset(str(job.spec.dataset)) if row["image_id"] in run.ids]
+        rows = [row for row in sb.load_dataset(str(job.spec.dataset)) if row["image_id"] in run.scores.ids]
         shifted = torch.zeros(len(rows), 3, 32, 32)
         images = classifier.prepare(rows).images
         shifted[:, :, :-6] = images[:, :, 6:]  # up by 0.2 of 32 pixels, rounded

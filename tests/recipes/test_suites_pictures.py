@@ -12,6 +12,7 @@ from refusals import refused
 from torch import nn
 
 from saliency_bench.compute.scoring.partners import PartnerSamples
+from saliency_bench.read.run_folder import CellScores
 from saliency_bench.recipes.suites import numbers
 from saliency_bench.recipes.suites.suite import suite
 from saliency_bench.recipes.suites.suite_jobs import SuiteChoice, jobs_of
@@ -24,11 +25,11 @@ SCORES = {"gradcam": [0.1, 0.9, 0.5, np.nan], "random": [0.2, 0.1, 0.4, 0.3]}
 
 @pytest.fixture
 def run(tmp_path):
-    cells = [SimpleNamespace(cell_id=name, explainer_text=name, metric_text="saliency_miou") for name in SCORES]
+    cells = [SimpleNamespace(cell_id=name, explainer_text=name, metric_text="saliency_miou", higher_is_better=True)
+             for name in SCORES]  # fmt: skip
     pd.DataFrame({"image_id": IDS, "label": [2, 10, 2, 10]}).to_parquet(tmp_path / "predictions.parquet")
-    position = {image_id: place for place, image_id in enumerate(IDS)}
-    return SimpleNamespace(ids=IDS, position=position, cells=cells, folder=tmp_path,
-                           oriented=lambda cell: np.array(SCORES[cell.cell_id]))  # fmt: skip
+    scores = CellScores(IDS, [None] * 4, {name: np.array(values) for name, values in SCORES.items()})
+    return SimpleNamespace(scores=scores, cells=cells, folder=tmp_path)
 
 
 @pytest.mark.parametrize(("images", "expected"), [
@@ -77,10 +78,9 @@ def several(tmp_path):
     values["iauc"][3] = np.nan
     cells = [SimpleNamespace(cell_id=name, explainer_text="gradcam", metric_text=name) for name in values]
     ids = [row["image_id"] for row in rows]
-    run = SimpleNamespace(ids=ids, values=values, cells=cells, folder=tmp_path,
-                          predictions={name: [row[name] for row in rows] for name in ("correct", "target_confidence")},
-                          position={name: place for place, name in enumerate(ids)},
-                          codes=lambda: np.arange(40) % 30)  # fmt: skip
+    known = {name: [row[name] for row in rows] for name in ("correct", "target_confidence")}
+    scores = CellScores(ids, [f"image {number % 30}" for number in range(40)], values)
+    run = SimpleNamespace(scores=scores, cells=cells, folder=tmp_path, prediction_columns=known, seed=0)
     question = SimpleNamespace(members=[(0,), (1,), (2,)])
     model = SimpleNamespace(question=question, classifier=SimpleNamespace(activation="sigmoid"))
     return SimpleNamespace(run=run, model=model, rows=rows, values=values)

@@ -15,6 +15,7 @@ from datasets import Value as Kind
 from PIL import Image as Pictures
 from refusals import refused
 from scipy.stats import kendalltau, pearsonr, spearmanr, t
+from scored_cells import run_in_memory
 from torch import nn
 
 import saliency_bench as sb
@@ -23,7 +24,7 @@ from saliency_bench.compute.python_objects import describe
 from saliency_bench.compute.scoring.transforms import TRANSFORMS
 from saliency_bench.errors import UserError
 from saliency_bench.read.analysis.order_agreement import read_answers
-from saliency_bench.read.run_folder import RunData
+from saliency_bench.read.run_folder import CellScores
 from saliency_bench.recipes.suites.counts import counts_of
 from saliency_bench.recipes.suites.crowd import crowd_number, drawn_answers
 from saliency_bench.recipes.suites.number import NoNumberError, Number
@@ -118,7 +119,7 @@ FILES = (["a,gradcam,0.05,ann,false", "a,gradcam,0.2,ann,true", "b,gradcam,0.1,a
 
 @pytest.fixture
 def run():
-    return RunData(Path("run"), [], ["a", "b"], [None, None], {}, {"seed": 0})
+    return run_in_memory([], ["a", "b"], {}, seed=0)
 
 
 @pytest.fixture
@@ -246,7 +247,7 @@ def results():
              for name in SCORES]  # fmt: skip
     contrasts = [SimpleNamespace(cells=("gradient", "gradcam"), p=0.3), SimpleNamespace(cells=("gradcam", "random"),
                                                                                         p=None)]  # fmt: skip
-    run = SimpleNamespace(cells=cells, values=SCORES, contrasts=contrasts)
+    run = SimpleNamespace(cells=cells, scores=CellScores([], [], SCORES), contrasts=contrasts)
     value = SimpleNamespace(metric="saliency_miou", part=None)
     table = SimpleNamespace(runs=["all"], t_test="gradcam", values={"mIoU": value})
     suite = SimpleNamespace(tables={"main": table}, runs={"all": SimpleNamespace(explainers=tuple(SCORES))})

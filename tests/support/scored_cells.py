@@ -1,13 +1,22 @@
 """Create runs in memory with given scores."""
 
+from pathlib import Path
+
 import numpy as np
 
-from saliency_bench.read.cell import CellResult
-from saliency_bench.read.run_folder import RunData
+from saliency_bench.read.cell import CellResult, as_json
+from saliency_bench.read.finished_run import Run
+from saliency_bench.read.run_folder import CellScores, RunFiles
+
+
+def run_in_memory(cells, ids, values, groups=None, **summary):
+    """Return a run with the given cells and scores {cell id: scores}, without a folder."""
+    scores = CellScores(ids, groups or [None] * len(ids), values)
+    return Run(Path("run"), {"cells": as_json(cells)} | summary, files=RunFiles(scores))
 
 
 def run_of(scores, groups=None, metric="m", summary=None):
-    """Return the data of a run with one metric in [0, 1] from {explainer: scores}; `random` is a baseline."""
+    """Return a run with one metric in [0, 1] from {explainer: scores}; `random` is a baseline."""
     cells = [
         CellResult.model_validate({
             "cell_id": f"{index:016x}", "explainer_id": f"{index:016x}", "explainer": name, "explainer_options": {},
@@ -21,6 +30,4 @@ def run_of(scores, groups=None, metric="m", summary=None):
     ]  # fmt: skip
     count = len(next(iter(scores.values())))
     columns = {cell.cell_id: np.asarray(own) for cell, own in zip(cells, scores.values(), strict=True)}
-    return RunData(
-        "run", cells, [str(index) for index in range(count)], groups or [None] * count, columns, summary or {}
-    )
+    return run_in_memory(cells, [str(index) for index in range(count)], columns, groups, **(summary or {}))

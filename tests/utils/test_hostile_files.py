@@ -30,8 +30,8 @@ from saliency_bench.data.fingerprints import fingerprint
 from saliency_bench.data.loading import load_dataset
 from saliency_bench.hub_builders import _source
 from saliency_bench.read import records
+from saliency_bench.read.finished_run import read_run
 from saliency_bench.read.manifest import read_manifest
-from saliency_bench.read.run_folder import read_run
 from saliency_bench.utils.files import load_arrays, parse_json, read_json
 from saliency_bench.utils.pictures import LARGEST, UnreadableError, file_bytes
 from saliency_bench.utils.plain_yaml import parse_yaml

@@ -113,7 +113,7 @@ def test_report_does_not_replace_special_files(kind, linked, run, tmp_path, monk
     if linked:
         Path("link").symlink_to(path)
         path = Path("link")
-    monkeypatch.setattr("saliency_bench.read.run_folder.read_run", pytest.fail)  # refused before anything is read
+    monkeypatch.setattr("saliency_bench.read.finished_run.read_run", pytest.fail)  # refused before anything is read
     assert f"{path} is not a regular file" in refusal(capsys, ["report", run.folder, "--out", path])
     assert path.is_symlink() == linked
     assert (path.stat().st_ino, path.stat().st_mode) == (before.st_ino, before.st_mode)

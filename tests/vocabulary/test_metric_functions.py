@@ -12,7 +12,7 @@ from saliency_bench.board.submission import of_run
 from saliency_bench.bound_metric import as_metric
 from saliency_bench.cli import main
 from saliency_bench.read.analysis.comparison import compare_runs
-from saliency_bench.read.run_folder import read_run
+from saliency_bench.read.finished_run import read_run
 
 
 @sb.metric(higher_is_better=False, range=(0, 1))

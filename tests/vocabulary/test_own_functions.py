@@ -13,7 +13,7 @@ from saliency_bench.board.checks import read_checked
 from saliency_bench.board.submission import of_run
 from saliency_bench.bound_explainer import as_explainer
 from saliency_bench.bound_metric import as_metric
-from saliency_bench.read.run_folder import read_run
+from saliency_bench.read.finished_run import read_run
 
 
 def brightness(classifier, images, target):
@@ -78,11 +78,11 @@ def test_functions_with_same_name_keep_separate_maps_and_times(shapes, resnet, t
     done = sb.run(dataset=str(shapes), model=str(resnet), explainers=[left, right], metrics=["saliency_miou"], limit=4,
                   out=tmp_path / "run", device="cpu", progress=False)  # fmt: skip
     run = read_run(done.folder)
-    first, second = (run.examples[f"maps/{row.explainer_id}"] for row in run.rows)
+    first, second = (run.examples[f"maps/{row.explainer_id}"] for row in run.table.rows)
     assert (first[:, :, 0] > first[:, :, -1]).all()
     assert (second[:, :, 0] < second[:, :, -1]).all()
-    assert set(run.timings["explainers"]) == {row.explainer_id for row in run.rows}
-    names = [row.name for row in run.rows]
+    assert set(run.timings["explainers"]) == {row.explainer_id for row in run.table.rows}
+    names = [row.name for row in run.table.rows]
     assert all(re.fullmatch(r"side \(version [0-9a-f]{6}\)", name) for name in names)
     assert str(done).count("side (version ") == 2
     page = done.report.read_text(encoding="utf-8").replace("<wbr>", "")

@@ -14,8 +14,8 @@ from saliency_bench.board.submission import of_run
 from saliency_bench.bound_metric import load_metric
 from saliency_bench.compute.scoring.perturbation import Curves
 from saliency_bench.compute.targets import contrast, group
+from saliency_bench.read.finished_run import read_run
 from saliency_bench.read.manifest import read_manifest
-from saliency_bench.read.run_folder import read_run
 from saliency_bench.read.statistics.intervals import bounded
 from saliency_bench.target_weights import TargetRange, one_hot
 
@@ -106,7 +106,7 @@ def test_summary_page_and_board_use_range_of_target(target, expected, shapes, re
     done = go(tmp_path / "run", shapes, resnet, target=target)
     cells = read_run(done.folder).cells
     assert [list(cell.range) for cell in cells] == expected
-    scores = read_run(done.folder).values
+    scores = read_run(done.folder).scores.values
     for cell in cells:
         own = bounded(scores[cell.cell_id], np.arange(12), cell.limits)
         assert (cell.low, cell.high) == pytest.approx((own.low, own.high))

@@ -9,6 +9,7 @@ pixels that it highlights are enough for the network, so the network may use the
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,8 +17,11 @@ from saliency_bench.errors import UserError
 from saliency_bench.read import records
 from saliency_bench.read.analysis.tables import Findings, Table, dicts
 from saliency_bench.read.cell import CellResult
-from saliency_bench.read.run_folder import ExplainerRow, RunData
+from saliency_bench.read.cell_table import CellTable, ExplainerRow
 from saliency_bench.read.statistics.intervals import interval
+
+if TYPE_CHECKING:
+    from saliency_bench.read.finished_run import Run
 
 HEADER = ("dataset", "model", "explainer", "sample", "label", "prediction", "target",
           "confidence", "pointing game", "insertion")  # fmt: skip
@@ -27,7 +31,7 @@ COUNTS = ("dataset", "model", "explainer", "found", "of", "share", "low", "high"
 
 
 def clever_hans(
-    runs: Sequence[RunData],
+    runs: Sequence["Run"],
     confidence: float = CONFIDENCE,
     pointing_game: float = POINTED,
     insertion: float | None = None,
@@ -48,14 +52,14 @@ def clever_hans(
     counts: list[tuple] = []
     for run in runs:
         subject = run.subject
-        for row, pointing, inserted in _scored_by_both(run):
+        for row, pointing, inserted in _scored_by_both(run.table):
             chosen = found_by(run, pointing, inserted, confidence, pointing_game, insertion)
-            named = _samples(run, pointing, [run.ids[index] for index in chosen.order])
-            columns = chosen.confidences, run.values[pointing.cell_id], run.values[inserted.cell_id]
+            named = _samples(run, pointing, [run.scores.ids[index] for index in chosen.order])
+            columns = chosen.confidences, run.scores.values[pointing.cell_id], run.scores.values[inserted.cell_id]
             for index in chosen.order:
                 numbers = (float(column[index]) for column in columns)
-                rows.append((*subject, row.name, run.ids[index], *named[run.ids[index]], *numbers))
-            share = interval(chosen.hits, run.codes(), (0.0, 1.0))
+                rows.append((*subject, row.name, run.scores.ids[index], *named[run.scores.ids[index]], *numbers))
+            share = interval(chosen.hits, run.scores.codes(), (0.0, 1.0))
             scored = int(np.isfinite(chosen.hits).sum())
             counts.append((*subject, row.name, len(chosen.order), scored, *share.known, chosen.least))
     if not counts:
@@ -92,7 +96,7 @@ class FoundSamples:
 
 
 def found_by(
-    run: RunData,
+    run: "Run",
     pointing: CellResult,
     inserted: CellResult,
     confidence: float = CONFIDENCE,
@@ -101,7 +105,7 @@ def found_by(
 ) -> FoundSamples:
     """Return the samples that meet all conditions of `clever_hans`, given two cells of an explainer."""
     confidences, right = _confidences(run)
-    scores = run.values[pointing.cell_id], run.values[inserted.cell_id]
+    scores = run.scores.values[pointing.cell_id], run.scores.values[inserted.cell_id]
     common = np.isfinite(scores[0]) & np.isfinite(scores[1]) & np.isfinite(confidences)
     least = float(np.median(scores[1][common])) if insertion is None and common.any() else insertion or 0.0
     hits = common & right & (confidences > confidence) & (scores[0] < pointing_game) & (scores[1] > least)
@@ -109,36 +113,36 @@ def found_by(
     return FoundSamples(np.where(common, hits.astype(float), np.nan), order, confidences, least)
 
 
-def _scored_by_both(run: RunData) -> Iterator[tuple[ExplainerRow, CellResult, CellResult]]:
+def _scored_by_both(table: CellTable) -> Iterator[tuple[ExplainerRow, CellResult, CellResult]]:
     """Yield each explainer with its cells of both metrics, preferring default options if a metric has several cells."""
-    for row in run.rows:
+    for row in table.rows:
         cells: dict[str, CellResult] = {}
-        for cell in sorted(run.cells_of_row(row), key=lambda cell: len(cell.metric_text)):
+        for cell in sorted(table.cells_of_row(row), key=lambda cell: len(cell.metric_text)):
             cells.setdefault(cell.metric, cell)
         if not row.baseline and POINTING in cells and INSERTION in cells:
             yield row, cells[POINTING], cells[INSERTION]
 
 
-def _confidences(run: RunData) -> tuple[np.ndarray, np.ndarray]:
+def _confidences(run: "Run") -> tuple[np.ndarray, np.ndarray]:
     """Return (f_c (n,), NaN if unknown; bool (n,), False if a sample is known to be misclassified).
 
     Raises:
         UserError: The predictions are missing, or have no confidence in the target.
     """
-    if "target_confidence" not in run.predictions:
+    if "target_confidence" not in run.prediction_columns:
         raise UserError(
             f"predictions.parquet in {run.folder} is missing or lacks the column target_confidence, which earlier "
             "versions did not write; start the run again"
         )
-    confidences = [np.nan if value is None else value for value in run.predictions["target_confidence"]]
-    right = [value is not False for value in run.predictions.get("correct", [None] * len(run.ids))]
+    confidences = [np.nan if value is None else value for value in run.prediction_columns["target_confidence"]]
+    right = [value is not False for value in run.prediction_columns.get("correct", [None] * len(run.scores.ids))]
     return np.array(confidences, dtype=float), np.array(right, dtype=bool)
 
 
-def _samples(run: RunData, cell: CellResult, ids: Sequence[str]) -> dict[str, tuple[str | None, ...]]:
+def _samples(run: "Run", cell: CellResult, ids: Sequence[str]) -> dict[str, tuple[str | None, ...]]:
     """Return {image id: (label, prediction, target)} for the samples with these ids, as recorded for a cell."""
     wanted, classes, names = set(ids), {}, ("label", "prediction", "target")
-    path = run.folders.get(cell.cell_id, run.folder) / "records.parquet"
+    path = run.origins[cell.cell_id].folder / "records.parquet"
     stretches = records.by_cell(path, ["image_id", *names], [cell.cell_id])
     for _, batch in stretches:
         for entry in batch.to_pylist():

@@ -4,9 +4,12 @@ import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from saliency_bench.read.cell import CellKey, with_version
-from saliency_bench.read.run_folder import RunData
+
+if TYPE_CHECKING:
+    from saliency_bench.read.finished_run import Run
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class CommonNames:
         texts: {method: name}.
     """
 
-    def __init__(self, runs: Sequence[RunData], method_of: Callable[[CellKey], Method]):
+    def __init__(self, runs: Sequence["Run"], method_of: Callable[[CellKey], Method]):
         self._method_of = method_of
         by_run = [{method: method.without_seed for method in map(method_of, run.cells)} for run in runs]
         ambiguous = {method for seedless in by_run for method, uses in Counter(seedless.values()).items() if uses > 1}
@@ -67,7 +70,7 @@ class CommonNames:
         return self.texts[self.key(cell)]
 
 
-def names_of(runs: Sequence[RunData]) -> tuple[CommonNames, CommonNames]:
+def names_of(runs: Sequence["Run"]) -> tuple[CommonNames, CommonNames]:
     """Return (common names of the explainers, common names of the metrics) of several runs."""
     return CommonNames(runs, explainer_of), CommonNames(runs, metric_of)
 

@@ -5,10 +5,10 @@ metric, and if they have equal scores in the cells that they share.
 """
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,32 +16,15 @@ from saliency_bench.read.analysis.differences import Conflict, RunPair, conflict
 from saliency_bench.read.cell import RARE, CellResult, as_json
 from saliency_bench.read.identity import PARTNERS
 from saliency_bench.read.manifest import differing_settings
-from saliency_bench.read.run_folder import RunData
-from saliency_bench.read.statistics.clusters import cluster_codes
+from saliency_bench.read.run_folder import CellScores, RunFiles
 from saliency_bench.read.statistics.ranking import NOT_TESTED, TOO_FEW_TO_TELL, compare
 from saliency_bench.read.summary import faults_of
 from saliency_bench.spec import one_after_the_other
 
+if TYPE_CHECKING:
+    from saliency_bench.read.finished_run import Run
+
 QUESTION = ("target", "groups", "precision", "seed")  # settings of a summary on which scores depend
-
-
-@dataclass(frozen=True)
-class MergedRuns:
-    """Compatible runs that are merged into one. `members` are the numbers of the runs, counted from 1."""
-
-    members: list[int]
-    runs: list[RunData]
-    data: RunData
-
-    @property
-    def shared(self) -> int:
-        """Return the number of cells that occur in more than one run."""
-        return sum(times > 1 for times in Counter(cell_id for run in self.runs for cell_id in run.cell_ids).values())
-
-    @property
-    def samples(self) -> list[int]:
-        """Return the number of samples that each run covers."""
-        return [run.summary["dataset"]["used"] for run in self.runs]
 
 
 @dataclass(frozen=True)
@@ -53,16 +36,16 @@ class RunConflict(Conflict):
 
 @dataclass(frozen=True)
 class RunDifference:
-    """Difference between a group of merged runs and the first group.
+    """Difference between a run, which may be merged, and the first run.
 
     Attributes:
-        merged: The merged runs of the group.
-        settings: Settings that differ between the two groups and prevent merging.
-        reason: Reason why the groups cannot be compared sample by sample; None if they can be compared.
-        pairs: The cells that both groups have.
+        run: The run.
+        settings: Settings that differ between the two runs and prevent merging.
+        reason: Reason why the runs cannot be compared sample by sample; None if they can be compared.
+        pairs: The cells that both runs have.
     """
 
-    merged: MergedRuns
+    run: "Run"
     settings: list[str]
     reason: str | None
     pairs: list[RunPair]
@@ -70,23 +53,30 @@ class RunDifference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Comparison of several runs: the merged runs, conflicting cells, and the differences from the first run."""
+    """Comparison of several runs.
 
-    merged: list[MergedRuns]
+    Attributes:
+        runs: All runs, in the order in which they were given.
+        merged: The runs after merging the compatible ones.
+        conflicts: Cells that have different scores in two runs.
+    """
+
+    runs: list["Run"]
+    merged: list["Run"]
     conflicts: list[RunConflict]
+
+    def numbers(self, merged: "Run") -> list[int]:
+        """Return the numbers of the runs, counted from 1, that were merged into a run."""
+        parts = merged.runs or (merged,)
+        return [number for number, run in enumerate(self.runs, start=1) if any(run is part for part in parts)]
 
     @cached_property
     def differences(self) -> list[RunDifference]:
-        """Return the difference between the first group of merged runs and each other group."""
+        """Return the difference between the first run and each other run after merging."""
         first, *others = self.merged
-        reasons = [why_not(first.data, other.data) for other in others]
+        reasons = [why_not(first, other) for other in others]
         return [
-            RunDifference(
-                other,
-                differing_question(first.data, other.data),
-                reason,
-                [] if reason else pairs(first.data, other.data),
-            )
+            RunDifference(other, differing_question(first, other), reason, [] if reason else pairs(first, other))
             for other, reason in zip(others, reasons, strict=True)
         ]
 
@@ -97,13 +87,13 @@ class Comparison:
             return [folders[number - 1] for number in numbers]
 
         return {
-            "merged": [named(merged.members) for merged in self.merged],
-            "results": [merged.data.as_json() for merged in self.merged],
+            "merged": [named(self.numbers(run)) for run in self.merged],
+            "results": [run.summary for run in self.merged],
             "conflicts": [conflict.as_dict() | {"runs": named(conflict.runs)} for conflict in self.conflicts],
             "differences": [
                 {
-                    "first": named(self.merged[0].members),
-                    "second": named(difference.merged.members),
+                    "first": named(self.numbers(self.merged[0])),
+                    "second": named(self.numbers(difference.run)),
                     "settings": difference.settings,
                     "why_not": difference.reason,
                     "pairs": [pair.as_dict() for pair in difference.pairs],
@@ -113,13 +103,13 @@ class Comparison:
         }
 
 
-def compare_runs(runs: Sequence[RunData]) -> Comparison:
+def compare_runs(runs: Sequence["Run"]) -> Comparison:
     """Merge compatible runs. Runs with different settings or conflicting cells stay separate."""
     contradictions = [
         RunConflict(**vars(conflict), runs=(first + 1, second + 1))
         for second in range(len(runs))
         for first in range(second)
-        for conflict in conflicts(runs[first], runs[second])
+        for conflict in conflicts(*((runs[index].cells, runs[index].scores) for index in (first, second)))
     ]
     conflicting = {frozenset(number - 1 for number in conflict.runs) for conflict in contradictions}
     clusters = _clusters(runs, conflicting)
@@ -129,15 +119,11 @@ def compare_runs(runs: Sequence[RunData]) -> Comparison:
         (conflict.cell_id, *(cluster_of[number] for number in conflict.runs)): conflict
         for conflict in reversed(contradictions)
     }
-    merged = [
-        MergedRuns([index + 1 for index in indices], members, merge_runs(members))
-        for indices in clusters
-        for members in [[runs[index] for index in indices]]
-    ]
-    return Comparison(merged, list(once.values())[::-1])
+    merged = [merge_runs([runs[index] for index in indices]) for indices in clusters]
+    return Comparison(list(runs), merged, list(once.values())[::-1])
 
 
-def _clusters(runs: Sequence[RunData], conflicting: set[frozenset[int]]) -> list[list[int]]:
+def _clusters(runs: Sequence["Run"], conflicting: set[frozenset[int]]) -> list[list[int]]:
     """Return the indices of the runs in order, grouped into runs to merge."""
     clusters: list[list[int]] = []
     for index, run in enumerate(runs):
@@ -157,12 +143,12 @@ def _clusters(runs: Sequence[RunData], conflicting: set[frozenset[int]]) -> list
     return sorted(clusters)
 
 
-def _related(first: RunData, second: RunData) -> bool:
+def _related(first: "Run", second: "Run") -> bool:
     """Return whether two runs without known differences share a cell, or both have a known identity."""
-    return bool(first.cell_ids & second.cell_ids) or None not in (first.identity, second.identity)
+    return bool(first.origins.keys() & second.origins.keys()) or None not in (first.identity, second.identity)
 
 
-def differing_question(first: RunData, second: RunData) -> list[str]:
+def differing_question(first: "Run", second: "Run") -> list[str]:
     """Return the settings in which two runs differ, other than explainers and metrics."""
     if first.identity is not None and second.identity is not None:
         settings = differing_settings(first.identity, second.identity)
@@ -181,7 +167,12 @@ def differing_question(first: RunData, second: RunData) -> list[str]:
     return settings or ["setting that is visible only in the cell ids"] * named_alike
 
 
-def merge_runs(runs: list[RunData]) -> RunData:
+def largest_first(runs: Iterable["Run"]) -> list["Run"]:
+    """Return runs sorted by their number of samples, then by their number of cells, largest first."""
+    return sorted(runs, key=lambda run: (-run.summary["dataset"]["used"], -len(run.cells)))
+
+
+def merge_runs(runs: Sequence["Run"]) -> "Run":
     """Merge compatible runs. If several runs have the same cell, use the run with the most samples.
 
     Every pair of explainers is compared again on the samples that both explainers have, and all explainers are ranked
@@ -189,55 +180,48 @@ def merge_runs(runs: list[RunData]) -> RunData:
     """
     if len(runs) == 1:
         return runs[0]
-    ordered = sorted(runs, key=lambda run: (-run.summary["dataset"]["used"], -len(run.cells)))
-    ids = list(dict.fromkeys(image_id for run in ordered for image_id in run.ids))
-    index_of = {image_id: index for index, image_id in enumerate(ids)}
-    cells: dict[str, CellResult] = {}
+    ordered = largest_first(runs)
+    merged = replace(ordered[0], runs=tuple(runs))
+    cells = {cell.cell_id: cell for run in ordered[::-1] for cell in run.cells}
+    cells = {cell_id: cells[cell_id] for cell_id in dict.fromkeys(cell.cell_id for run in runs for cell in run.cells)}
+    scores = _merged_scores(ordered, {cell_id: merged.origins[cell_id] for cell_id in cells})
+    contrasts, standings = compare(list(cells.values()), scores.values, scores.codes(), merged.seed, scores.parts)
+    ranked = [cell.model_copy(update=standings[cell.cell_id].as_dict()) for cell in cells.values()]
+    # For an explainer of two runs, the time in the run with more samples is used.
+    seconds = {key: time for run in ordered[::-1] for key, time in run.timings.get("explainers", {}).items()}
+    with_pictures = next((run for run in ordered if run.examples), merged)
+    return replace(
+        merged,
+        summary=merged.summary | _merged_summary(runs, ranked) | {"comparisons": as_json(contrasts)},
+        files=RunFiles(
+            scores, merged.timings | {"explainers": seconds}, with_pictures.examples, with_pictures.samples,
+            merged.identity,
+        ),
+    )  # fmt: skip
+
+
+def _merged_scores(runs: Sequence["Run"], origins: Mapping[str, "Run"]) -> CellScores:
+    """Return the scores of each cell from its run in `origins`, over the images of all runs."""
+    groups: dict[str, str | None] = {}
+    for run in runs:
+        for image_id, group in zip(run.scores.ids, run.scores.groups, strict=True):
+            groups.setdefault(image_id, group)
+    index_of = {image_id: index for index, image_id in enumerate(groups)}
     values: dict[str, np.ndarray] = {}
     parts: dict[str, np.ndarray] = {}
-    explained: dict[str, int] = {}
-    folders: dict[str, Path] = {}
-    for run in ordered:
-        indices = [index_of[image_id] for image_id in run.ids]
-        for cell in run.cells:
-            if cell.cell_id not in cells:
-                cells[cell.cell_id] = cell
-                explained[cell.cell_id] = run.samples_explained
-                folders[cell.cell_id] = run.folder
-                values[cell.cell_id] = np.full(len(ids), np.nan)
-                values[cell.cell_id][indices] = run.values[cell.cell_id]
-                if (columns := run.parts.get(cell.cell_id)) is not None:
-                    parts[cell.cell_id] = np.full((len(ids), columns.shape[1]), np.nan)
-                    parts[cell.cell_id][indices] = columns
-    seconds: dict[str, float] = {}
-    for run in reversed(ordered):  # for an explainer of two runs, the run with more samples is used
-        seconds |= run.timings.get("explainers", {})
-    base = ordered[0]
-    named = [cells[cell_id] for cell_id in dict.fromkeys(cell.cell_id for run in runs for cell in run.cells)]
-    groups = {image_id: group for run in reversed(ordered) for image_id, group in zip(run.ids, run.groups, strict=True)}
-    of_ids = [groups[image_id] for image_id in ids]
-    contrasts, standings = compare(named, values, cluster_codes(ids, of_ids), base.summary["seed"], parts)
-    merged = [cell.model_copy(update=standings[cell.cell_id].as_dict()) for cell in named]
-    with_pictures = next((run for run in ordered if run.examples), base)
-    return RunData(
-        base.folder,
-        merged,
-        ids,
-        of_ids,
-        values,
-        base.summary | _merged_facts(runs, merged) | {"comparisons": as_json(contrasts)},
-        base.timings | {"explainers": seconds},
-        with_pictures.examples,
-        with_pictures.samples,
-        explained,
-        base.identity,
-        parts,
-        folders,
-    )
+    for cell_id, run in origins.items():
+        indices = [index_of[image_id] for image_id in run.scores.ids]
+        values[cell_id] = np.full(len(index_of), np.nan)
+        values[cell_id][indices] = run.scores.values[cell_id]
+        if (columns := run.scores.parts.get(cell_id)) is not None:
+            parts[cell_id] = np.full((len(index_of), columns.shape[1]), np.nan)
+            parts[cell_id][indices] = columns
+    return CellScores(list(groups), list(groups.values()), values, parts)
 
 
-def _merged_facts(runs: list[RunData], cells: list[CellResult]) -> dict:
+def _merged_summary(runs: Sequence["Run"], cells: list[CellResult]) -> dict:
     return {
+        "cells": as_json(cells),
         "command": one_after_the_other(run.summary["command"] for run in runs),
         "faults": faults_of(cells),
         "maps": {key: about for run in runs for key, about in run.summary.get("maps", {}).items()},
@@ -246,10 +230,12 @@ def _merged_facts(runs: list[RunData], cells: list[CellResult]) -> dict:
     }
 
 
-def merged_words(merged: MergedRuns) -> str:
+def merged_words(merged: "Run") -> str:
     """Describe why runs are merged."""
-    shared = f"agree on the {merged.shared} cells they share" if merged.shared else "share no cell"
-    return f"{shared}; they have the same settings, so they are merged and their explainers are ranked together"
+    uses = Counter(cell.cell_id for run in merged.runs for cell in run.cells)
+    shared = sum(times > 1 for times in uses.values())
+    reason = f"agree on the {shared} cells they share" if shared else "share no cell"
+    return f"{reason}; they have the same settings, so they are merged and their explainers are ranked together"
 
 
 def lines(comparison: Comparison, folders: Sequence[str]) -> list[str]:
@@ -259,24 +245,25 @@ def lines(comparison: Comparison, folders: Sequence[str]) -> list[str]:
         return conjunction.join(folders[number - 1] for number in numbers)
 
     text = []
-    for merged in comparison.merged:
-        if len(merged.members) > 1:
-            text.append(f"{named(merged.members, ' and ')} {merged_words(merged)}")
-            if len(set(merged.samples)) > 1:
-                covered = [f"{folders[number - 1]} covers {used} samples" for number, used
-                           in zip(merged.members, merged.samples, strict=True)]  # fmt: skip
-                text.append(f"{', '.join(covered)}; two explainers are compared on the samples that both have")
+    for merged in filter(lambda run: run.runs, comparison.merged):
+        numbers = comparison.numbers(merged)
+        text.append(f"{named(numbers, ' and ')} {merged_words(merged)}")
+        samples = [run.summary["dataset"]["used"] for run in merged.runs]
+        if len(set(samples)) > 1:
+            sizes = [f"{folders[number - 1]} covers {used} samples"
+                     for number, used in zip(numbers, samples, strict=True)]  # fmt: skip
+            text.append(f"{', '.join(sizes)}; two explainers are compared on the samples that both have")
     for conflict in comparison.conflicts:
         text.append(
             f"conflict: {conflict.explainer} by {conflict.metric} ({conflict.cell_id}) differs between "
             f"{named(conflict.runs, ' and ')} on {conflict.samples} of {conflict.common} samples"
         )
-    first = named(comparison.merged[0].members, " + ")
+    first = named(comparison.numbers(comparison.merged[0]), " + ")
     for difference in comparison.differences:
+        name = named(comparison.numbers(difference.run), " + ")
         if difference.settings and not difference.reason:
-            both = f"{named(difference.merged.members, ' + ')} and {first}"
-            text.append(f"{both} are not merged: different {', different '.join(difference.settings)}")
-        text += _difference_lines(difference, f"{named(difference.merged.members, ' + ')} minus {first}")
+            text.append(f"{name} and {first} are not merged: different {', different '.join(difference.settings)}")
+        text += _difference_lines(difference, f"{name} minus {first}")
     return [*text, ""] if text else []
 
 

@@ -9,6 +9,7 @@ paper) and Fisher's interval (`over_points`), which holds for new datasets from 
 
 from collections.abc import Iterator, Sequence
 from itertools import combinations
+from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy import stats
@@ -16,8 +17,12 @@ from scipy import stats
 from saliency_bench.read.analysis.common_names import names_of
 from saliency_bench.read.analysis.tables import Findings, Table, dicts, finite_or_none
 from saliency_bench.read.cell import CellResult
-from saliency_bench.read.run_folder import ExplainerRow, MetricColumn, RunData
+from saliency_bench.read.cell_table import CellTable
+from saliency_bench.read.run_folder import CellScores
 from saliency_bench.read.statistics.intervals import Estimate, cluster_bootstrap, t_quantile
+
+if TYPE_CHECKING:
+    from saliency_bench.read.finished_run import Run
 
 SAMPLES = ("dataset", "model", "explainer", "metric", "other", "spearman", "spearman low", "spearman high", "pearson",
            "pearson low", "pearson high", "n", "clusters")  # fmt: skip
@@ -26,7 +31,7 @@ DATASETS = ("model", "explainer", "metric", "other", "spearman", "spearman low",
 FEWEST = 3  # points; with fewer, no correlation is reported
 
 
-def correlation(runs: Sequence[RunData]) -> Findings:
+def correlation(runs: Sequence["Run"]) -> Findings:
     """Correlate every two metrics for each explainer: over samples, and over datasets if there are at least three."""
     rows = [row for run in runs for row in _over_samples(run, _dataset_of(run, runs))]
     tables = [Table(SAMPLES, rows)]
@@ -41,7 +46,7 @@ def correlation(runs: Sequence[RunData]) -> Findings:
     return Findings("correlation", tables, {"samples": dicts(SAMPLES, rows), "datasets": dicts(DATASETS, means)}, notes)
 
 
-def _why_no_datasets(runs: Sequence[RunData]) -> str:
+def _why_no_datasets(runs: Sequence["Run"]) -> str:
     """Return a sentence that says why there is no correlation over datasets."""
     datasets = sorted({run.subject[0] for run in runs})
     why = (
@@ -52,19 +57,21 @@ def _why_no_datasets(runs: Sequence[RunData]) -> str:
     return f"No correlation over datasets: it {why}."
 
 
-def _dataset_of(run: RunData, runs: Sequence[RunData]) -> str:
+def _dataset_of(run: "Run", runs: Sequence["Run"]) -> str:
     """Return the dataset of a run, followed by the run's folder if another run has the same dataset and model."""
     key = run.subject
     same_question = [other for other in runs if other.subject == key]
     return key[0] if len(same_question) == 1 else f"{key[0]} ({run.folder.name})"
 
 
-def _over_samples(run: RunData, dataset: str) -> Iterator[tuple]:
+def _over_samples(run: "Run", dataset: str) -> Iterator[tuple]:
     """Yield a row of SAMPLES for each explainer and each pair of metrics of a run."""
     subject = dataset, run.summary["model"]["id"]
-    for row in run.rows:
+    for row in run.table.rows:
         cells = [
-            (column.name, cell) for column in run.columns if (cell := run.cell(row, column)) and not cell.aggregate
+            (column.name, cell)
+            for column in run.table.columns
+            if (cell := run.table.cell(row, column)) and not cell.aggregate
         ]
         for (metric, first), (other, second) in combinations(cells, 2):
             estimates = cell_correlations(run, first, second)
@@ -72,14 +79,14 @@ def _over_samples(run: RunData, dataset: str) -> Iterator[tuple]:
             yield *subject, row.name, metric, other, *numbers, estimates[0].n, estimates[0].clusters
 
 
-def cell_correlations(run: RunData, first: CellResult, second: CellResult) -> tuple[Estimate, Estimate]:
+def cell_correlations(run: "Run", first: CellResult, second: CellResult) -> tuple[Estimate, Estimate]:
     """Return (Spearman's, Pearson's) correlation of two cells over the samples that both have.
 
     Scores are oriented so that higher is better.
     """
-    scores = [run.oriented(cell) for cell in (first, second)]
+    scores = [run.scores.oriented(cell) for cell in (first, second)]
     rows = np.flatnonzero(np.isfinite(scores[0]) & np.isfinite(scores[1]))
-    codes = run.codes([run.ids[row] for row in rows])
+    codes = run.scores.codes([run.scores.ids[row] for row in rows])
     x, y = (column[rows] for column in scores)
     seed = run.summary.get("seed", 0)
     ranked = Ranked(x), Ranked(y)
@@ -132,7 +139,7 @@ class Ranked:
         return (below + (repeats + 1) / 2)[:, self.index]
 
 
-def metric_agreement(run: RunData) -> dict | None:
+def metric_agreement(table: CellTable, scores: CellScores) -> dict | None:
     """Return Spearman's correlation of every two metrics: computed over the explainers of each sample, then averaged.
 
     A sample is ignored if all explainers have equal scores on one of the metrics.
@@ -141,21 +148,24 @@ def metric_agreement(run: RunData) -> dict | None:
         {"columns": metrics, "explainers": number of explainers, "table": rows of (correlation, number of samples), with
         None on the diagonal}; or None if there are fewer than two metrics or fewer than three explainers.
     """
-    rows = [row for row in run.rows if all(run.cell(row, column) for column in run.columns)]
-    if len(run.columns) < 2 or len(rows) < FEWEST:
+    rows = [row for row in table.rows if all(table.cell(row, column) for column in table.columns)]
+    if len(table.columns) < 2 or len(rows) < FEWEST:
         return None
-    ranks = [_centred_ranks(run, rows, column) for column in run.columns]
-    table = [[None if first is second else _mean_correlation(first, second) for second in ranks] for first in ranks]
-    return {"columns": run.columns, "table": table, "explainers": len(rows)}
+    ranks = []
+    for column in table.columns:
+        cells = [cell for row in rows if (cell := table.cell(row, column))]
+        ranks.append(_centred_ranks(scores, cells))
+    means = [[None if first is second else _mean_correlation(first, second) for second in ranks] for first in ranks]
+    return {"columns": table.columns, "table": means, "explainers": len(rows)}
 
 
-def _centred_ranks(run: RunData, rows: Sequence[ExplainerRow], column: MetricColumn) -> np.ndarray:
+def _centred_ranks(scores: CellScores, cells: Sequence[CellResult]) -> np.ndarray:
     """Return the ranks (samples, explainers) of explainers within each sample, centred on zero.
 
     Ties get their mean rank. All ranks of a sample with a missing score are NaN.
     """
-    scores = np.stack([run.oriented(cell) for row in rows if (cell := run.cell(row, column))], axis=1)
-    return stats.rankdata(scores, axis=1, nan_policy="propagate") - (len(rows) + 1) / 2
+    columns = np.stack(list(map(scores.oriented, cells)), axis=1)
+    return stats.rankdata(columns, axis=1, nan_policy="propagate") - (len(cells) + 1) / 2
 
 
 def _mean_correlation(first: np.ndarray, second: np.ndarray) -> tuple[float, int] | None:
@@ -167,7 +177,7 @@ def _mean_correlation(first: np.ndarray, second: np.ndarray) -> tuple[float, int
     return float(((first * second).sum(axis=1)[counts] / scale[counts]).mean()), int(counts.sum())
 
 
-def _over_datasets(runs: Sequence[RunData]) -> Iterator[tuple]:
+def _over_datasets(runs: Sequence["Run"]) -> Iterator[tuple]:
     """Yield a row of DATASETS, the correlation of means over datasets, per model, explainer and pair of metrics."""
     explainers, metrics_of_runs = names_of(runs)
     means: dict[tuple[str, str], dict[str, dict[str, float]]] = {}

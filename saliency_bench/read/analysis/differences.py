@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -12,7 +12,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.read.analysis.common_names import explainer_of, metric_of, names_of
 from saliency_bench.read.analysis.tables import finite_or_none
 from saliency_bench.read.cell import FEW, CellResult
-from saliency_bench.read.run_folder import RunData, read_run
+from saliency_bench.read.run_folder import CellScores
 from saliency_bench.read.statistics.clusters import Matched, cluster_codes
 from saliency_bench.read.statistics.intervals import aggregate_difference, p_with_failures, paired_difference
 from saliency_bench.read.statistics.paired_test import ALPHA, adjusted_p, outlasting_failures
@@ -24,6 +24,9 @@ from saliency_bench.read.statistics.ranking import (
     aggregate_of,
     sign_of,
 )
+
+if TYPE_CHECKING:
+    from saliency_bench.read.finished_run import Run
 
 TOLERANCE = 1e-5  # relative difference that a different machine or batch size may cause
 NEGLIGIBLE = 1e-9  # smaller absolute differences are ignored, even between small numbers
@@ -173,7 +176,7 @@ def _sample(image_id: str, first: float, second: float) -> SampleDifference:
     return SampleDifference(image_id, finite_or_none(first), finite_or_none(second), finite_or_none(second - first))
 
 
-def why_not(first: RunData, second: RunData) -> str | None:
+def why_not(first: "Run", second: "Run") -> str | None:
     """Return the reason why two runs cannot be compared sample by sample; None if they can be compared."""
     datasets = first.summary["dataset"], second.summary["dataset"]
     if datasets[0]["fingerprint"] != datasets[1]["fingerprint"]:
@@ -184,13 +187,13 @@ def why_not(first: RunData, second: RunData) -> str | None:
     return None
 
 
-def differences(first: RunData | str | Path, second: RunData | str | Path) -> list[dict]:
+def differences(first: "Run", second: "Run") -> list[dict]:
     """Compare the explainers and metrics that two runs share, sample by sample, and return plain data.
 
     Args:
-        first: Folder of a run, or a run that has been read.
-        second: Folder of another run on the same dataset and split, or a run that has been read. The model, target
-            rule, precision, seed or batch size may differ.
+        first: A run.
+        second: Another run on the same dataset and split. The model, target rule, precision, seed or batch size may
+            differ.
 
     Returns:
         A dict for each shared pair of explainer and metric. `mean` is second minus first over the `n` samples that both
@@ -201,17 +204,17 @@ def differences(first: RunData | str | Path, second: RunData | str | Path) -> li
         has scored. Unknown values are None.
 
     Raises:
-        UserError: The runs use different datasets or splits, or share no cell, or a folder contains no finished run.
+        UserError: The runs use different datasets or splits, or share no cell.
     """
-    runs = [run if isinstance(run, RunData) else read_run(Path(run)) for run in (first, second)]
-    if reason := why_not(*runs):
-        raise UserError(f"{runs[0].folder} and {runs[1].folder} cannot be compared sample by sample: {reason}")
-    if not (shared := pairs(*runs)):
-        raise UserError(f"{runs[0].folder} and {runs[1].folder} share no explainer and metric{_other_versions(*runs)}")
+    if reason := why_not(first, second):
+        raise UserError(f"{first.folder} and {second.folder} cannot be compared sample by sample: {reason}")
+    if not (shared := pairs(first, second)):
+        versions = _other_versions(first, second)
+        raise UserError(f"{first.folder} and {second.folder} share no explainer and metric{versions}")
     return [pair.as_dict() for pair in shared]
 
 
-def _other_versions(first: RunData, second: RunData) -> str:
+def _other_versions(first: "Run", second: "Run") -> str:
     """List names whose versions differ between two runs, as the end of a message; "" if there are none."""
     sentences = []
     for method_of in (explainer_of, metric_of):
@@ -226,15 +229,15 @@ def _other_versions(first: RunData, second: RunData) -> str:
     return f": {'; '.join(sentences)}" if sentences else ""
 
 
-def _shared_samples(first: RunData, second: RunData) -> tuple[list[str], np.ndarray, np.ndarray]:
-    """Return (ids of the common samples in the order of the first run, indices in the first, indices in the second)."""
+def _shared_samples(first: CellScores, second: CellScores) -> tuple[list[str], np.ndarray, np.ndarray]:
+    """Return (ids of the common samples in the order of `first`, their indices in `first`, those in `second`)."""
     ids = [image_id for image_id in first.ids if image_id in second.position]
     in_first = np.array([first.position[image_id] for image_id in ids], dtype=int)
     in_second = np.array([second.position[image_id] for image_id in ids], dtype=int)
     return ids, in_first, in_second
 
 
-def pairs(first: RunData, second: RunData) -> list[RunPair]:
+def pairs(first: "Run", second: "Run") -> list[RunPair]:
     """Compare the cells that two runs share, in the order of the first run. For each metric, baselines come last."""
     explainers, metric_names = names_of([first, second])
     before, after = (
@@ -251,18 +254,16 @@ def pairs(first: RunData, second: RunData) -> list[RunPair]:
     )
 
 
-def compared(
-    first: RunData, second: RunData, cells: Sequence[tuple[CellResult, CellResult, str, str]]
-) -> list[RunPair]:
+def compared(first: "Run", second: "Run", cells: Sequence[tuple[CellResult, CellResult, str, str]]) -> list[RunPair]:
     """Compare cells of two runs on the samples that have both scores. The p-values are adjusted over all pairs.
 
     `cells` are tuples (cell of the first run, cell of the second run, name of the explainer, name of the metric).
     """
-    ids, in_first, in_second = _shared_samples(first, second)
+    ids, in_first, in_second = _shared_samples(first.scores, second.scores)
     pairs_found, rows = [], []
     for before, after, explainer, metric in cells:
-        scores = first.values[before.cell_id][in_first], second.values[after.cell_id][in_second]
-        common = first.takes_part(before)[in_first] & second.takes_part(after)[in_second]
+        scores = first.scores.values[before.cell_id][in_first], second.scores.values[after.cell_id][in_second]
+        common = first.scores.takes_part(before)[in_first] & second.scores.takes_part(after)[in_second]
         pair = RunPair(
             explainer=explainer,
             metric=metric,
@@ -274,7 +275,7 @@ def compared(
         )
         pairs_found.append(pair)
         rows.append(common)
-    groups = [first.groups[index] for index in in_first]
+    groups = [first.scores.groups[index] for index in in_first]
     codes = cluster_codes(ids, groups)
     common = [index for index, pair in enumerate(pairs_found) if pair.is_tested]
     tested = iter(_tested([(pairs_found[index], rows[index]) for index in common], codes))
@@ -286,15 +287,13 @@ def compared(
 
 
 def _of_aggregates(
-    pair: RunPair, first: RunData, second: RunData, positions: tuple[np.ndarray, np.ndarray], codes: np.ndarray
+    pair: RunPair, first: "Run", second: "Run", positions: tuple[np.ndarray, np.ndarray], codes: np.ndarray
 ) -> RunPair:
     """Return a pair of aggregates with their difference and its interval."""
-    parts = first.parts.get(pair.cells[0].cell_id), second.parts.get(pair.cells[1].cell_id)
+    parts = first.scores.parts.get(pair.cells[0].cell_id), second.scores.parts.get(pair.cells[1].cell_id)
     if (aggregate := aggregate_of(pair.cells[0])) is None or parts[0] is None or parts[1] is None:
         return pair
-    estimate = aggregate_difference(
-        aggregate, parts[1][positions[1]], parts[0][positions[0]], codes, first.summary["seed"]
-    )
+    estimate = aggregate_difference(aggregate, parts[1][positions[1]], parts[0][positions[0]], codes, first.seed)
     return replace(
         pair, clusters=estimate.clusters, effective=estimate.effective, low=estimate.low, high=estimate.high,
         aggregate=finite_or_none(estimate.value),
@@ -374,18 +373,26 @@ class Conflict:
         }
 
 
-def conflicts(first: RunData, second: RunData) -> list[Conflict]:
-    """Return the cells with the same id whose scores differ on the samples that both runs have."""
-    others = {cell.cell_id: cell for cell in second.cells}
-    ids, in_first, in_second = _shared_samples(first, second)
-    same_samples = len(ids) == len(first.ids) == len(second.ids)
+def conflicts(
+    first: tuple[Sequence[CellResult], CellScores], second: tuple[Sequence[CellResult], CellScores]
+) -> list[Conflict]:
+    """Return the cells with the same id whose scores differ on the samples that both runs have.
+
+    Args:
+        first: Cells and scores of a run.
+        second: Cells and scores of another run.
+    """
+    (cells, before), (cells_of_second, after) = first, second
+    others = {cell.cell_id: cell for cell in cells_of_second}
+    ids, in_first, in_second = _shared_samples(before, after)
+    same_samples = len(ids) == len(before.ids) == len(after.ids)
     contradictory = []
-    for cell in first.cells:
+    for cell in cells:
         other = others.get(cell.cell_id)
         if other is None:
             continue
-        scores = first.values[cell.cell_id][in_first], second.values[cell.cell_id][in_second]
-        differing = np.flatnonzero(~same(*scores) | _parts_differ(cell, first, second, (in_first, in_second)))
+        scores = before.values[cell.cell_id][in_first], after.values[cell.cell_id][in_second]
+        differing = np.flatnonzero(~same(*scores) | _parts_differ(cell, before, after, (in_first, in_second)))
         if len(differing) or (same_samples and not same(_number(cell), _number(other))):
             largest = None if cell.aggregate else _furthest(ids, scores, differing)
             contradictory.append(Conflict((cell, other), len(differing), len(ids), largest))
@@ -393,10 +400,10 @@ def conflicts(first: RunData, second: RunData) -> list[Conflict]:
 
 
 def _parts_differ(
-    cell: CellResult, first: RunData, second: RunData, positions: tuple[np.ndarray, np.ndarray]
+    cell: CellResult, first: CellScores, second: CellScores, positions: tuple[np.ndarray, np.ndarray]
 ) -> np.ndarray:
     """Return bool (n,): whether any part of a sample's score differs; False for cells that are not aggregates."""
-    parts = [run.parts.get(cell.cell_id) for run in (first, second)]
+    parts = [scores.parts.get(cell.cell_id) for scores in (first, second)]
     if parts[0] is None or parts[1] is None:
         return np.zeros(len(positions[0]), bool)
     differing: np.ndarray = ~same(parts[0][positions[0]], parts[1][positions[1]])

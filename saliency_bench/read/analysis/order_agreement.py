@@ -20,7 +20,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -32,12 +32,15 @@ from saliency_bench.errors import UserError, one_line
 from saliency_bench.read.analysis.rankings import ENDS, FEWEST, OPEN, means_of, rank_correlations
 from saliency_bench.read.analysis.tables import Findings, Table, dicts, finite_or_none
 from saliency_bench.read.cell import CellResult
-from saliency_bench.read.run_folder import MetricColumn, RunData
+from saliency_bench.read.cell_table import MetricColumn
 from saliency_bench.read.statistics.exposures import judgement_areas, right_by
 from saliency_bench.read.statistics.intervals import Estimate, interval
 from saliency_bench.utils.csv_text import unescaped
 from saliency_bench.utils.hashing import sha256_of
 from saliency_bench.utils.parquet_pages import check_pages, read_checked
+
+if TYPE_CHECKING:
+    from saliency_bench.read.finished_run import Run
 
 COLUMNS = ("image_id", "explainer", "exposure", "person", "right")
 DATASET = "dataset"  # optional column
@@ -65,7 +68,7 @@ class Answers:
     of_people: Judgements = field(default_factory=dict)
     by_dataset: "dict[str, Answers]" = field(default_factory=dict)
 
-    def about(self, run: RunData) -> "Answers":
+    def about(self, run: "Run") -> "Answers":
         """Return the answers about the dataset of a run; all answers if the file does not name datasets."""
         if not self.by_dataset:
             return self
@@ -86,7 +89,7 @@ class Answers:
         return [np.array(self.judgements.get(explainer, {}).get(image_id, [])) for image_id in ids]
 
 
-def agreement(runs: Sequence[RunData], answers: str | Path | None = None) -> Findings:
+def agreement(runs: Sequence["Run"], answers: str | Path | None = None) -> Findings:
     """Compare how a metric and people order explainers, at each exposure.
 
     The orders are compared by Spearman's rho and Kendall's tau-b. The accuracies of networks and of people are computed
@@ -113,7 +116,7 @@ def agreement(runs: Sequence[RunData], answers: str | Path | None = None) -> Fin
     accuracies: list[tuple] = []
     without: set[str] = set()
     answered = {image for exposures_by_image in answers_read.judgements.values() for image in exposures_by_image}
-    if not answered & (run_ids := {image_id for run in runs for image_id in run.ids}):
+    if not answered & (run_ids := {image_id for run in runs for image_id in run.scores.ids}):
         raise UserError(
             f"no image of {answers} is in the runs: the file has ids such as {min(answered)}, but the runs have ids "
             f"such as {min(run_ids)}"
@@ -125,14 +128,14 @@ def agreement(runs: Sequence[RunData], answers: str | Path | None = None) -> Fin
         about_run = answers_read.about(run)
         ids = [
             image_id
-            for image_id in run.ids
+            for image_id in run.scores.ids
             if any(image_id in exposures_by_image for exposures_by_image in about_run.judgements.values())
         ]
-        judged = [row for row in run.rows if row.name in about_run.judgements]
-        without |= about_run.judgements.keys() - {row.name for row in run.rows}
+        judged = [row for row in run.table.rows if row.name in about_run.judgements]
+        without |= about_run.judgements.keys() - {row.name for row in run.table.rows}
         people += [_crowd(run, about_run, row.name, ids) for row in judged] if ids else []
-        for column in run.columns if ids else ():
-            cells = {row.name: cell for row in judged if (cell := run.cell(row, column))}
+        for column in run.table.columns if ids else ():
+            cells = {row.name: cell for row in judged if (cell := run.table.cell(row, column))}
             metric_rows = _of_metric(run, column, cells, about_run, ids)
             rows, accuracies = rows + metric_rows[0], accuracies + metric_rows[1]
     if not rows:
@@ -154,7 +157,7 @@ def agreement(runs: Sequence[RunData], answers: str | Path | None = None) -> Fin
 
 
 def _of_metric(
-    run: RunData, column: MetricColumn, cells: dict[str, CellResult], given: Answers, ids: list[str]
+    run: "Run", column: MetricColumn, cells: dict[str, CellResult], given: Answers, ids: list[str]
 ) -> tuple[list[tuple], list[tuple]]:
     """Return (rows of AGREEMENT, rows of ACCURACIES) of a metric; ([], []) if the metric has no exposures."""
     automated = _automated(run, cells, ids)
@@ -166,7 +169,7 @@ def _of_metric(
             exposure: np.where(judgements > 0, accuracies_of_images, np.nan)
             for exposure, accuracies_of_images in automated[name].items()
         }
-    codes = run.codes(ids)
+    codes = run.scores.codes(ids)
     sign = 1 if column.higher_is_better else -1
     about = *run.subject, column.name
     rows, accuracies = [], []
@@ -192,14 +195,14 @@ def _of_metric(
     return rows, accuracies
 
 
-def _automated(run: RunData, cells: dict[str, CellResult], ids: Sequence[str]) -> dict[str, dict[float, np.ndarray]]:
+def _automated(run: "Run", cells: dict[str, CellResult], ids: Sequence[str]) -> dict[str, dict[float, np.ndarray]]:
     """Return {explainer: {exposure above 0: accuracies (n,), averaged over training runs}} of cells with exposures."""
     parts = {part: EXPOSURE.fullmatch(part) for cell in cells.values() for part in cell.parts}
     if not parts or not all(parts.values()):
         return {}
     shares = {part: float(match[1]) for part, match in parts.items() if match and float(match[1]) > 0}
     values = run.values_by_part({cell.cell_id for cell in cells.values()})
-    order = [run.position[image_id] for image_id in ids]
+    order = [run.scores.position[image_id] for image_id in ids]
     by_explainer: dict[str, dict[float, np.ndarray]] = {}
     for name, cell in cells.items():
         by_exposure: dict[float, list[np.ndarray]] = {}
@@ -215,9 +218,9 @@ def _share(weights: np.ndarray, part: np.ndarray, whole: np.ndarray) -> np.ndarr
         return np.einsum("dn,n->d", weights, part) / np.einsum("dn,n->d", weights, whole)
 
 
-def _crowd(run: RunData, given: Answers, explainer: str, ids: Sequence[str]) -> tuple:
+def _crowd(run: "Run", given: Answers, explainer: str, ids: Sequence[str]) -> tuple:
     firsts = given.firsts(explainer, ids)
-    codes = run.codes(ids)
+    codes = run.scores.codes(ids)
     estimate = crowd_auc(firsts, codes, run.summary.get("seed", 0))
     judged = [len(first_exposures) for first_exposures in firsts]
     return run.subject[0], explainer, *estimate.known, sum(map(bool, judged)), sum(judged)

@@ -3,13 +3,18 @@
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import combinations
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from saliency_bench.read.analysis.differences import SampleDifference, same
 from saliency_bench.read.analysis.verdict import Against, Verdict
 from saliency_bench.read.cell import RARE, CellResult
-from saliency_bench.read.run_folder import MetricColumn, RunData
+from saliency_bench.read.cell_table import MetricColumn
+from saliency_bench.read.run_folder import CellScores
+
+if TYPE_CHECKING:
+    from saliency_bench.read.finished_run import Run
 
 MOST = 3  # samples that are listed for each explainer of a pair
 
@@ -47,14 +52,14 @@ class ExplainerPair:
         }
 
 
-def explainer_pairs(run: RunData) -> list[tuple[MetricColumn, list[ExplainerPair]]]:
+def explainer_pairs(run: "Run") -> list[tuple[MetricColumn, list[ExplainerPair]]]:
     """Return [(metric, pairs of explainers that share samples)]. In a pair, the better mean comes first."""
     verdict = Verdict(run.cells, run.contrasts)
-    columns_and_pairs = [(column, list(_pairs_of(run, column, verdict))) for column in run.columns]
+    columns_and_pairs = [(column, list(_pairs_of(run, column, verdict))) for column in run.table.columns]
     return [(column, pairs) for column, pairs in columns_and_pairs if pairs]
 
 
-def pair_rows(run: RunData) -> list[tuple[str, list[list[str]]]]:
+def pair_rows(run: "Run") -> list[tuple[str, list[list[str]]]]:
     """Return `explainer_pairs` as [(metric, table of strings with a header)]."""
     header = ["explainer", "against", "difference", "the first", "p", "n", "better/equal/worse on", "furthest ahead"]
     return [
@@ -83,27 +88,27 @@ def _row(pair: ExplainerPair) -> list[str]:
     ]
 
 
-def _pairs_of(run: RunData, column: MetricColumn, verdict: Verdict) -> Iterator[ExplainerPair]:
-    cells = [cell for _, cell in run.cells_of_column(column) if cell.value is not None]
+def _pairs_of(run: "Run", column: MetricColumn, verdict: Verdict) -> Iterator[ExplainerPair]:
+    cells = [cell for _, cell in run.table.cells_of_column(column) if cell.value is not None]
     cells.sort(key=lambda cell: -cell.oriented)  # the better mean first
     for first, second in combinations(cells, 2):
         for against in verdict.against(first.explainer_id, second.explainer_id):
             if against.metric == column.name:
-                yield _pair(run, against, first, second)
+                yield _pair(run.scores, against, first, second)
 
 
-def _pair(run: RunData, against: Against, first: CellResult, second: CellResult) -> ExplainerPair:
+def _pair(scores: CellScores, against: Against, first: CellResult, second: CellResult) -> ExplainerPair:
     """Compare two cells sample by sample."""
     if first.aggregate:
         return ExplainerPair(against, None, None, None, [], [])
-    left, right = run.values[first.cell_id], run.values[second.cell_id]
+    left, right = scores.values[first.cell_id], scores.values[second.cell_id]
     common = np.flatnonzero(np.isfinite(left) & np.isfinite(right))
     left, right = left[common], right[common]
     gains = np.where(same(left, right), 0.0, left - right) * (1 if first.higher_is_better else -1)
 
     def samples_at(indices: np.ndarray) -> list[SampleDifference]:
         return [
-            SampleDifference(run.ids[common[k]], float(left[k]), float(right[k]), float(left[k] - right[k]))
+            SampleDifference(scores.ids[common[k]], float(left[k]), float(right[k]), float(left[k] - right[k]))
             for k in indices
         ]
 

@@ -5,13 +5,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from string import ascii_lowercase
+from typing import TYPE_CHECKING
 
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.read.analysis.tables import latex
 from saliency_bench.read.cell import RARE, UNCOMPARED, CellResult, best, explainer_names, metric_names
-from saliency_bench.read.run_folder import RunData
-from saliency_bench.read.summary import RARE_MEANS, covered, in_order, lines_below, notes
+from saliency_bench.read.summary import RARE_MEANS, in_order, lines_below, notes
 from saliency_bench.utils.messages import counted
+
+if TYPE_CHECKING:
+    pass
 
 NO_VALUE = "–"
 MOST_DIGITS = 12
@@ -320,18 +323,6 @@ def _escaped(text: str) -> str:
 
 def _one_cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
-
-
-@dataclass(frozen=True)
-class RunTable(PaperTables):
-    """Table of a run, or of several merged runs."""
-
-    run: RunData
-
-    def paper_table(self) -> PaperTable:
-        """Return the table."""
-        dataset, model = self.run.subject
-        return table_of_cells(self.run.cells, covered(self.run.summary), f"{model} on {dataset}")
 
 
 def table_of_cells(cells: Sequence[CellResult], used: int, name: str = "") -> PaperTable:

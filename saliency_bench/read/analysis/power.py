@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
 from math import ceil, sqrt
+from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy import stats
 
 from saliency_bench.errors import UserError
-from saliency_bench.read.run_folder import RunData
 from saliency_bench.read.statistics.betting import STEPS
 from saliency_bench.read.statistics.clusters import Matched
 from saliency_bench.read.statistics.intervals import (
@@ -36,6 +36,9 @@ from saliency_bench.read.statistics.intervals import (
 )
 from saliency_bench.read.statistics.paired_test import outlasting_failures
 from saliency_bench.read.statistics.ranking import ALPHA, RANKED_FROM
+
+if TYPE_CHECKING:
+    from saliency_bench.read.finished_run import Run
 
 POWER = 0.8
 MOST = 10_000_000  # largest number of clusters that is tried
@@ -208,7 +211,7 @@ def clusters_needed(
     return high
 
 
-def of_run(run: RunData, wanted: float, power: float = POWER, together: bool = True) -> list[Needed]:
+def of_run(run: "Run", wanted: float, power: float = POWER, together: bool = True) -> list[Needed]:
     """Return the numbers of images needed to distinguish every two explainers of a run, for each metric.
 
     For each metric, the pairs that need the most images come first.
@@ -222,13 +225,13 @@ def of_run(run: RunData, wanted: float, power: float = POWER, together: bool = T
     Raises:
         UserError: No two explainers share enough samples.
     """
-    codes = run.codes()
+    codes = run.scores.codes()
     needed = []
-    for column in run.columns:
-        cells = [(row.name, cell) for row, cell in run.cells_of_column(column) if not cell.aggregate and cell.n]
+    for column in run.table.columns:
+        cells = [(row.name, cell) for row, cell in run.table.cells_of_column(column) if not cell.aggregate and cell.n]
         if not cells:
             continue
-        matched = Matched([run.values[cell.cell_id] for _, cell in cells], codes, cells[0][1].limits)
+        matched = Matched([run.scores.values[cell.cell_id] for _, cell in cells], codes, cells[0][1].limits)
         pairs = list(combinations(range(len(cells)), 2))
         for first, second in pairs:
             estimate = difference(matched, first, second)

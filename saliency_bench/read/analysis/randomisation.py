@@ -6,11 +6,14 @@ layers (Adebayo et al., 2018).
 """
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from saliency_bench.errors import UserError
 from saliency_bench.read.analysis.tables import Findings, Table, Value, dicts
 from saliency_bench.read.cell import CellResult, PartResult
-from saliency_bench.read.run_folder import RunData
+
+if TYPE_CHECKING:
+    from saliency_bench.read.finished_run import Run
 
 METRIC = "saliency_randomisation"
 VERDICTS = ("dataset", "model", "metric", "explainer", "verdict", "similarity", "low", "high", "n", "changes at")
@@ -19,7 +22,7 @@ BOUND = 0.5
 STAYS, CHANGES, OPEN, FEW = "does not depend", "depends", "undecided", "too few samples"
 
 
-def randomisation(runs: Sequence[RunData], bound: float = BOUND) -> Findings:
+def randomisation(runs: Sequence["Run"], bound: float = BOUND) -> Findings:
     """Judge for each explainer and layer whether the map depends on the weights from the logits down to that layer.
 
     The verdict uses the 95 % interval of the similarity of the maps before and after randomisation. The verdict is
@@ -68,12 +71,12 @@ def verdict(similarity: PartResult, bound: float) -> str:
     return STAYS if low > bound else CHANGES if high < bound else OPEN
 
 
-def _cells(runs: Sequence[RunData]) -> Iterator[tuple[RunData, str, str, CellResult]]:
+def _cells(runs: Sequence["Run"]) -> Iterator[tuple["Run", str, str, CellResult]]:
     """Yield (run, explainer, metric, cell) for each cell whose scores are similarities."""
     for run in runs:
-        for row in run.rows:
-            for column in run.columns:
-                cell = run.cell(row, column)
+        for row in run.table.rows:
+            for column in run.table.columns:
+                cell = run.table.cell(row, column)
                 if cell and cell.metric == METRIC and cell.parts and cell.metric_options.get("form") != "complexity":
                     yield run, row.name, column.name, cell
 

@@ -2,17 +2,20 @@
 
 from collections.abc import Callable, Sequence
 from itertools import combinations
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from saliency_bench.errors import UserError
 from saliency_bench.read.analysis.tables import Findings, Table, dicts
 from saliency_bench.read.cell import CellResult, rank_text
-from saliency_bench.read.run_folder import ExplainerRow, MetricColumn, RunData
+from saliency_bench.read.cell_table import CellTable, ExplainerRow, MetricColumn
 from saliency_bench.read.statistics.clusters import effective_clusters
 from saliency_bench.read.statistics.intervals import INTERVAL_FROM, NOTHING, Estimate, drawn_statistics, t_quantile
 from saliency_bench.read.statistics.paired_test import ALPHA
+
+if TYPE_CHECKING:
+    from saliency_bench.read.finished_run import Run
 
 ENDS = ("spearman", "spearman low", "spearman high", "kendall tau-b", "kendall low", "kendall high")
 AGREEMENT = ("dataset", "model", "metric", "other", *ENDS, "explainers", "n")
@@ -22,7 +25,7 @@ OPEN = "The intervals contain the values of all orders of the explainers that ar
 Means = Callable[[np.ndarray], Sequence[np.ndarray]]
 
 
-def rank(runs: Sequence[RunData]) -> Findings:
+def rank(runs: Sequence["Run"]) -> Findings:
     """Compare every two metrics by the order of the explainers' means: Spearman's rho and Kendall's tau-b.
 
     Means are over the n samples for which every explainer has scores on both metrics. Baselines are included, metrics
@@ -37,15 +40,15 @@ def rank(runs: Sequence[RunData]) -> Findings:
     return Findings("rank", [Table(AGREEMENT, rows)], {"pairs": dicts(AGREEMENT, rows)}, notes)
 
 
-def _agreements(run: RunData) -> list[tuple]:
+def _agreements(run: "Run") -> list[tuple]:
     """Return a row of AGREEMENT for every two metrics of a run that share enough explainers."""
     rows = []
-    for first, second in combinations(run.columns, 2):
+    for first, second in combinations(run.table.columns, 2):
         cells = [
             (cell, other)
-            for row in run.rows
-            if (cell := run.cell(row, first))
-            and (other := run.cell(row, second))
+            for row in run.table.rows
+            if (cell := run.table.cell(row, first))
+            and (other := run.table.cell(row, second))
             and _has_mean(cell)
             and _has_mean(other)
         ]
@@ -62,16 +65,16 @@ def _has_mean(cell: CellResult) -> bool:
     return cell.value is not None and not cell.aggregate
 
 
-def agreement(run: RunData, first: Sequence[CellResult], second: Sequence[CellResult]) -> tuple[Estimate, Estimate]:
+def agreement(run: "Run", first: Sequence[CellResult], second: Sequence[CellResult]) -> tuple[Estimate, Estimate]:
     """Return (Spearman's rho, Kendall's tau-b) of the orders of the same explainers on two metrics.
 
     The orders are computed over the samples that all cells have; the result is NaN if there are no such samples.
     """
-    columns = [np.stack([run.oriented(cell) for cell in cells], axis=1) for cells in (first, second)]
+    columns = [np.stack([run.scores.oriented(cell) for cell in cells], axis=1) for cells in (first, second)]
     scored = np.isfinite(np.concatenate(columns, axis=1)).all(axis=1)
     if not scored.any():
         return NOTHING, NOTHING
-    codes = run.codes([run.ids[index] for index in np.flatnonzero(scored)])
+    codes = run.scores.codes([run.scores.ids[index] for index in np.flatnonzero(scored)])
     values = [column[scored] for column in columns]
     return rank_correlations(
         lambda weights: [means_of(column, weights) for column in values], codes, run.summary.get("seed", 0)
@@ -174,7 +177,7 @@ def _cosine(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return (first * second).sum(axis=1) / np.where(scale > 0, scale, np.nan)
 
 
-def sensitivity(runs: Sequence[RunData]) -> Findings:
+def sensitivity(runs: Sequence["Run"]) -> Findings:
     """Rank each explainer over all settings of a metric: mean rank, worst rank, and whether the explainer survives.
 
     Explainers that have scores in all settings are ranked by their means; ties get their mean rank. An explainer
@@ -184,9 +187,9 @@ def sensitivity(runs: Sequence[RunData]) -> Findings:
     rows: list[tuple] = []
     details: list[dict[str, Any]] = []
     for run in runs:
-        for name, columns in _settings(run).items():
+        for name, columns in _settings(run.table).items():
             subject = *run.subject, name
-            complete = _complete(run, columns)
+            complete = _complete(run.table, columns)
             ranks = np.stack(
                 [_ranks([cells[k].oriented for _, cells in complete]) for k in range(len(columns))], axis=1
             )
@@ -218,19 +221,19 @@ def sensitivity(runs: Sequence[RunData]) -> Findings:
     )  # fmt: skip
 
 
-def _settings(run: RunData) -> dict[str, list[MetricColumn]]:
+def _settings(table: CellTable) -> dict[str, list[MetricColumn]]:
     """Return {metric: its columns} for metrics with several sets of options."""
     columns_of: dict[str, list[MetricColumn]] = {}
-    for column in run.columns:
-        (_, cell), *_ = run.cells_of_column(column)
+    for column in table.columns:
+        (_, cell), *_ = table.cells_of_column(column)
         columns_of.setdefault(cell.metric, []).append(column)
-    return {name: columns for name, columns in columns_of.items() if len(columns) > 1 and _complete(run, columns)}
+    return {name: columns for name, columns in columns_of.items() if len(columns) > 1 and _complete(table, columns)}
 
 
-def _complete(run: RunData, columns: Sequence[MetricColumn]) -> list[tuple[ExplainerRow, list[CellResult]]]:
+def _complete(table: CellTable, columns: Sequence[MetricColumn]) -> list[tuple[ExplainerRow, list[CellResult]]]:
     complete = []
-    for row in run.rows:
-        cells = [cell for column in columns if (cell := run.cell(row, column)) and cell.value is not None]
+    for row in table.rows:
+        cells = [cell for column in columns if (cell := table.cell(row, column)) and cell.value is not None]
         if len(cells) == len(columns):
             complete.append((row, cells))
     return complete

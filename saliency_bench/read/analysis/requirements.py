@@ -22,6 +22,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, inf, isfinite, sqrt
+from typing import TYPE_CHECKING
 
 import numpy as np
 from pydantic import JsonValue
@@ -31,7 +32,7 @@ from saliency_bench.errors import UserError, unknown
 from saliency_bench.options import parse
 from saliency_bench.read.analysis.differences import RunPair, compared, why_not
 from saliency_bench.read.cell import RARE, CellResult, Interval, explainer_names, metric_names
-from saliency_bench.read.run_folder import RunData
+from saliency_bench.read.run_folder import CellScores
 from saliency_bench.read.statistics.clusters import Matched, effective_clusters
 from saliency_bench.read.statistics.intervals import (
     INTERVAL_FROM,
@@ -47,6 +48,9 @@ from saliency_bench.read.statistics.intervals import (
 )
 from saliency_bench.read.statistics.ranking import aggregate_of, aggregated
 from saliency_bench.read.statistics.trainings import areas_by_training, crossed
+
+if TYPE_CHECKING:
+    from saliency_bench.read.finished_run import Run
 
 # `float` would also accept 0_1.
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
@@ -280,9 +284,7 @@ def verdict(requirement: Requirement, interval: Interval) -> str:
     return MET if high <= requirement.bound else UNDECIDED if low <= requirement.bound else FAILED
 
 
-def check(
-    run: RunData, requirements: Sequence[Requirement], against: RunData | None = None
-) -> list[CheckedRequirement]:
+def check(run: "Run", requirements: Sequence[Requirement], against: "Run | None" = None) -> list[CheckedRequirement]:
     """Check requirements of a run and, if an earlier run is given, that no explainer is worse than in that run.
 
     All requirements of one call are judged jointly (Holm), and the p-values of the paired test are adjusted over all
@@ -302,17 +304,17 @@ def check(
 
 
 def _holm(
-    run: RunData, requirements: Sequence[Requirement], cells: Sequence[tuple[CellResult, CellResult | None]]
+    run: "Run", requirements: Sequence[Requirement], cells: Sequence[tuple[CellResult, CellResult | None]]
 ) -> list[tuple[Interval, float, bool]]:
     """Return (interval, its level, whether the interval is Clopper and Pearson's) for each requirement."""
-    codes = run.codes()
+    codes = run.scores.codes()
     judged: dict[int, tuple[Interval, float, bool]] = {}
     undecided = list(range(len(cells)))
     while undecided:
         tail = TAIL / len(undecided)
         for index in undecided:
             estimate = _estimate(run, *cells[index], codes, tail)
-            exact = cells[index][1] is None and _is_share(run, cells[index][0], estimate)
+            exact = cells[index][1] is None and _is_share(run.scores, cells[index][0], estimate)
             judged[index] = Interval.from_estimate(estimate), 1 - 2 * tail, exact
         left = [index for index in undecided if verdict(requirements[index], judged[index][0]) == UNDECIDED]
         if len(left) == len(undecided):
@@ -321,7 +323,7 @@ def _holm(
     return [judged[index] for index in range(len(cells))]
 
 
-def _estimate(run: RunData, cell: CellResult, other: CellResult | None, codes: np.ndarray, tail: float) -> Estimate:
+def _estimate(run: "Run", cell: CellResult, other: CellResult | None, codes: np.ndarray, tail: float) -> Estimate:
     """Return the value of a cell, or its difference from another cell, with an interval.
 
     Each end of the interval is wrong with the probability `tail`.
@@ -329,40 +331,40 @@ def _estimate(run: RunData, cell: CellResult, other: CellResult | None, codes: n
     if other is not None:
         return _difference(run, cell, other, codes, tail)
     if cell.aggregate:
-        return aggregated(cell, run.parts[cell.cell_id], codes, run.summary["seed"], tail)
+        return aggregated(cell, run.scores.parts[cell.cell_id], codes, run.summary["seed"], tail)
     if cell.trainings:
         (parts,) = run.values_by_part([cell.cell_id]).values()
         areas = areas_by_training(parts)
         assert areas is not None
         return crossed(areas, codes, cell.limits, tail, gate=True)
-    values = run.values[cell.cell_id]
+    values = run.scores.values[cell.cell_id]
     estimate = interval(values, codes, cell.limits, run.summary["seed"], tail, gate=True)
-    return clopper_pearson(estimate, tail) if _is_share(run, cell, estimate) else estimate
+    return clopper_pearson(estimate, tail) if _is_share(run.scores, cell, estimate) else estimate
 
 
-def _is_share(run: RunData, cell: CellResult, estimate: Estimate) -> bool:
+def _is_share(scores: CellScores, cell: CellResult, estimate: Estimate) -> bool:
     """Return whether a mean is a proportion: all scores are 0 or 1, and each sample is its own cluster."""
     if cell.aggregate or cell.trainings or cell.limits != (0, 1) or estimate.clusters != estimate.n:
         return False
-    scored = run.values[cell.cell_id]
+    scored = scores.values[cell.cell_id]
     scored = scored[np.isfinite(scored)]
     return bool(((scored == 0) | (scored == 1)).all())
 
 
-def _difference(run: RunData, cell: CellResult, other: CellResult, codes: np.ndarray, tail: float) -> Estimate:
+def _difference(run: "Run", cell: CellResult, other: CellResult, codes: np.ndarray, tail: float) -> Estimate:
     """Return a cell minus another cell of the same metric, on the samples that both have."""
     if not cell.aggregate:
-        matched = Matched([run.values[cell.cell_id], run.values[other.cell_id]], codes, cell.limits)
+        matched = Matched([run.scores.values[cell.cell_id], run.scores.values[other.cell_id]], codes, cell.limits)
         return paired_difference(matched, 0, 1, tail, gate=True)
     if (aggregate := aggregate_of(cell)) is None:
         raise UserError(
             f"the installed package has no version {cell.metric_version} of {cell.metric_text}; repeat the run"
         )
-    first, second = run.parts[cell.cell_id], run.parts[other.cell_id]
+    first, second = run.scores.parts[cell.cell_id], run.scores.parts[other.cell_id]
     return aggregate_difference(aggregate, first, second, codes, run.summary["seed"], tail)
 
 
-def _other(requirement: Requirement, cell: CellResult, run: RunData) -> CellResult | None:
+def _other(requirement: Requirement, cell: CellResult, run: "Run") -> CellResult | None:
     """Return the cell of the second explainer of a requirement; None if the requirement has only one.
 
     Raises:
@@ -373,8 +375,8 @@ def _other(requirement: Requirement, cell: CellResult, run: RunData) -> CellResu
     other = find_cell(f"{requirement.other}:{metric_names(run.cells)[cell.metric_id]}", run)
     if other.cell_id == cell.cell_id:
         raise UserError(f"{requirement}: both explainers are the same; compare different explainers")
-    common = run.takes_part(cell) & run.takes_part(other)
-    count = effective_clusters(np.bincount(run.codes()[common]))
+    common = run.scores.takes_part(cell) & run.scores.takes_part(other)
+    count = effective_clusters(np.bincount(run.scores.codes()[common]))
     if count < INTERVAL_FROM:
         raise UserError(
             f"{requirement}: the two explainers share {int(count)} independent samples of {run.folder}, but an "
@@ -383,7 +385,7 @@ def _other(requirement: Requirement, cell: CellResult, run: RunData) -> CellResu
     return other
 
 
-def _cell(requirement: Requirement, run: RunData) -> CellResult:
+def _cell(requirement: Requirement, run: "Run") -> CellResult:
     """Return the cell of a requirement; raise UserError if the cell is missing or cannot be checked."""
     cell = find_cell(requirement.names, run)
     low, high = cell.limits
@@ -401,7 +403,7 @@ def _cell(requirement: Requirement, run: RunData) -> CellResult:
     return cell
 
 
-def find_cell(names: str, run: RunData) -> CellResult:
+def find_cell(names: str, run: "Run") -> CellResult:
     """Return the cell that "EXPLAINER:METRIC" names. Omitted options have their defaults.
 
     Options may contain colons, so `names` is split where both parts are names in the run.
@@ -454,7 +456,7 @@ def _is_called(given: str, name: str, text: str, options: Mapping[str, JsonValue
     )
 
 
-def _pairs(before: RunData, after: RunData, cells: Mapping[str, CellResult]) -> dict[str, RunPair]:
+def _pairs(before: "Run", after: "Run", cells: Mapping[str, CellResult]) -> dict[str, RunPair]:
     """Return {cell id in the later run: pair of cells}; raise UserError if the runs cannot be compared."""
     if reason := why_not(before, after):
         raise UserError(f"{before.folder} and {after.folder} cannot be compared sample by sample: {reason}")
@@ -470,7 +472,7 @@ def _pairs(before: RunData, after: RunData, cells: Mapping[str, CellResult]) -> 
     return dict(zip(cells, pairs, strict=True))
 
 
-def _counterpart(cell: CellResult, before: RunData) -> CellResult:
+def _counterpart(cell: CellResult, before: "Run") -> CellResult:
     """Return the cell of an earlier run with the same metric and the same explainer, in any version."""
     earlier = find_cell(f"{cell.explainer_text}:{cell.metric_text}", before)
     if earlier.metric_version != cell.metric_version:

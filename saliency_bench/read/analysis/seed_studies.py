@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from math import sqrt
+from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy import special
@@ -26,13 +27,15 @@ from saliency_bench.read.analysis.comparison import differing_question
 from saliency_bench.read.analysis.differences import why_not
 from saliency_bench.read.cell import FEWEST_TRAININGS, CellResult, RankSet, explainer_names, is_best, metric_names
 from saliency_bench.read.manifest import NAMED
-from saliency_bench.read.run_folder import RunData
 from saliency_bench.read.statistics.clusters import cluster_codes, effective_clusters
 from saliency_bench.read.statistics.intervals import Estimate
 from saliency_bench.read.statistics.paired_test import ALPHA
 from saliency_bench.read.statistics.ranking import RANKED_FROM
 from saliency_bench.read.statistics.trainings import crossed, crossed_variances
 from saliency_bench.score_notes import PRECOMPUTED
+
+if TYPE_CHECKING:
+    from saliency_bench.read.finished_run import Run
 
 INTERVAL_FROM = 3  # networks
 
@@ -83,7 +86,7 @@ class Networks:
     left_out: list[str]
 
 
-def over_networks(runs: Sequence[RunData]) -> Networks:
+def over_networks(runs: Sequence["Run"]) -> Networks:
     """Compute the results of explainers over several networks.
 
     Raises:
@@ -114,7 +117,7 @@ def over_networks(runs: Sequence[RunData]) -> Networks:
     return Networks(rows, known if len(known) == len(runs) else (), left_out)
 
 
-def _check(runs: Sequence[RunData]) -> None:
+def _check(runs: Sequence["Run"]) -> None:
     """Raise UserError unless the runs use different networks and equal settings."""
     if len(runs) < 2:
         raise UserError(
@@ -135,7 +138,7 @@ def _check(runs: Sequence[RunData]) -> None:
             )
 
 
-def _name(runs: Sequence[RunData]) -> str:
+def _name(runs: Sequence["Run"]) -> str:
     return ", ".join(str(run.folder) for run in runs)
 
 
@@ -145,14 +148,18 @@ def _explainer_key(cell: CellResult) -> tuple[str, str]:
     return cell.explainer_text, PRECOMPUTED if version.startswith(PRECOMPUTED) else version
 
 
-def _metric(runs: Sequence[RunData], cells: list[list[CellResult]], names: Mapping[str, str]) -> list[NetworkMean]:
+def _metric(runs: Sequence["Run"], cells: list[list[CellResult]], names: Mapping[str, str]) -> list[NetworkMean]:
     """Return the rows of a metric, from cells (explainers, networks)."""
-    ids = [image_id for image_id in runs[0].ids if all(image_id in run.position for run in runs)]
-    codes = cluster_codes(ids, [runs[0].groups[runs[0].position[image_id]] for image_id in ids])
-    places = [[run.position[image_id] for image_id in ids] for run in runs]
+    ids = [image_id for image_id in runs[0].scores.ids if all(image_id in run.scores.position for run in runs)]
+    codes = cluster_codes(ids, [runs[0].scores.groups[runs[0].scores.position[image_id]] for image_id in ids])
+    places = [[run.scores.position[image_id] for image_id in ids] for run in runs]
     scores = [
         np.stack(
-            [run.values[cell.cell_id][place] for run, cell, place in zip(runs, of_explainer, places, strict=True)], 1
+            [
+                run.scores.values[cell.cell_id][place]
+                for run, cell, place in zip(runs, of_explainer, places, strict=True)
+            ],
+            1,
         )
         for of_explainer in cells
     ]

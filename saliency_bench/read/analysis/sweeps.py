@@ -2,16 +2,19 @@
 
 import json
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from saliency_bench.errors import UserError
 from saliency_bench.read.analysis.tables import Findings, Table, Value, dicts
 from saliency_bench.read.cell import CellResult
-from saliency_bench.read.run_folder import RunData
+
+if TYPE_CHECKING:
+    from saliency_bench.read.finished_run import Run
 
 HEADER = ("dataset", "model", "metric", "explainer", "option", "at", "value", "low", "high", "n")
 
 
-def sweep(runs: Sequence[RunData], option: str | None = None) -> Findings:
+def sweep(runs: Sequence["Run"], option: str | None = None) -> Findings:
     """Tabulate the value of a metric with its interval at each value of an option, with all other options equal.
 
     Args:
@@ -20,8 +23,8 @@ def sweep(runs: Sequence[RunData], option: str | None = None) -> Findings:
     """
     rows: list[tuple[Value, ...]] = []
     for run in runs:
-        for row in run.rows:
-            rows += _of_explainer(run, row.name, run.cells_of_row(row), option)
+        for row in run.table.rows:
+            rows += _of_explainer(run, row.name, run.table.cells_of_row(row), option)
     if not rows:
         which = "an option" if option is None else f"the option {option}"
         raise UserError(
@@ -32,7 +35,7 @@ def sweep(runs: Sequence[RunData], option: str | None = None) -> Findings:
     return Findings("sweep", [Table(HEADER, rows)], {"points": dicts(HEADER, rows)}, notes)
 
 
-def _of_explainer(run: RunData, name: str, cells: Sequence[CellResult], wanted: str | None) -> list[tuple[Value, ...]]:
+def _of_explainer(run: "Run", name: str, cells: Sequence[CellResult], wanted: str | None) -> list[tuple[Value, ...]]:
     families: dict[tuple[str, str, str], list[CellResult]] = {}
     for cell in cells:
         for option in cell.metric_options:

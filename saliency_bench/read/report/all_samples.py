@@ -22,13 +22,14 @@ from saliency_bench.data.fingerprints import fingerprint
 from saliency_bench.data.frames import AtHand
 from saliency_bench.data.loading import load_dataset
 from saliency_bench.errors import UserError, without_controls
+from saliency_bench.read.finished_run import Run
 from saliency_bench.read.manifest import read_manifest
 from saliency_bench.read.parts import RunStore, thumbnails
 from saliency_bench.read.records import PREDICTIONS, read_columns
 from saliency_bench.read.report.templates import render, source
 from saliency_bench.read.report.titles import metric_title
 from saliency_bench.read.report.words import count
-from saliency_bench.read.run_folder import RunData, samples_of
+from saliency_bench.read.run_folder import samples_of
 from saliency_bench.utils.files import write_text, write_with
 from saliency_bench.utils.overlays import LEVELS, heat_map, overlay
 
@@ -43,7 +44,7 @@ def samples_place(page: Path) -> Path:
     return page.with_name(f"{page.stem}-samples.html")
 
 
-def write_samples(run: RunData, page: Path, data: object = None) -> Path:
+def write_samples(run: Run, page: Path, data: object = None) -> Path:
     """Write the page of all samples of a run next to its report, and return its path.
 
     Args:
@@ -73,7 +74,7 @@ def write_samples(run: RunData, page: Path, data: object = None) -> Path:
             content=Markup(without_controls(content).replace("<", "\\u003c")),
             model=run.summary["model"],
             dataset=run.summary["dataset"],
-            total=len(run.ids),
+            total=len(run.scores.ids),
             report=page.name,
             missing=_missing(run, pictures),
         ),
@@ -98,7 +99,7 @@ class SamplePictures:
     geometry: dict[str, Any]
 
     @classmethod
-    def of_run(cls, run: RunData, data: object) -> "SamplePictures":
+    def of_run(cls, run: Run, data: object) -> "SamplePictures":
         """Return the pictures of a run."""
         kept = dict(zip(map(str, run.examples.get("ids", [])), run.examples.get("images", []), strict=False))
         if run.identity is None:
@@ -108,14 +109,14 @@ class SamplePictures:
         parts = [part for part in parts if part.is_whole()]
         table = read_columns(run.folder / "predictions.parquet", ["image_id"], PREDICTIONS)
         ids = table["image_id"].to_pylist()
-        shown = set(run.ids[:MOST])
+        shown = set(run.scores.ids[:MOST])
         position_of = {position: image_id for position, image_id in enumerate(ids) if image_id in shown}
         maps = {
             row.explainer_id: {
                 position_of[position]: levels
                 for position, levels in thumbnails(parts, row.explainer_id, position_of).items()
             }
-            for row in run.rows
+            for row in run.table.rows
         }
         images = _dataset(manifest.spec.dataset if data is None else data, run, is_given=data is not None)
         return cls({key: of_rows for key, of_rows in maps.items() if of_rows}, images, kept, run.identity.geometry)
@@ -127,7 +128,7 @@ class SamplePictures:
         return self.images.picture(image_id, self.geometry) if self.images else None
 
 
-def _dataset(data: Any, run: RunData, *, is_given: bool) -> AtHand | None:
+def _dataset(data: Any, run: Run, *, is_given: bool) -> AtHand | None:
     """Return the dataset of a run; None if the dataset is not a local folder.
 
     Raises:
@@ -151,11 +152,11 @@ def _dataset(data: Any, run: RunData, *, is_given: bool) -> AtHand | None:
     return None
 
 
-def _write_pictures(run: RunData, pictures: SamplePictures, folder: Path) -> dict[str, tuple[int, int]]:
+def _write_pictures(run: Run, pictures: SamplePictures, folder: Path) -> dict[str, tuple[int, int]]:
     """Write one picture of tiles per sample, and return {image id: (width, height) of a tile}."""
     sizes: dict[str, tuple[int, int]] = {}
-    shown = [row.explainer_id for row in run.rows if row.explainer_id in pictures.maps]
-    for index, image_id in enumerate(run.ids[:MOST]):
+    shown = [row.explainer_id for row in run.table.rows if row.explainer_id in pictures.maps]
+    for index, image_id in enumerate(run.scores.ids[:MOST]):
         levels = [pictures.maps[explainer_id].get(image_id) for explainer_id in shown]
         image = pictures.image(image_id)
         known = next((values for values in levels if values is not None), None)
@@ -204,20 +205,20 @@ def _save(strip: Image.Image, path: Path) -> None:
     write_with(path, lambda place: place.write_bytes(packed.getvalue()))
 
 
-def _content(run: RunData, pictures: SamplePictures, sizes: dict[str, tuple[int, int]], folder: str) -> dict[str, Any]:
+def _content(run: Run, pictures: SamplePictures, sizes: dict[str, tuple[int, int]], folder: str) -> dict[str, Any]:
     """Return the data for the page: explainers, metrics, classes, and a list for each sample.
 
     The list is [id, index of the label, index of the prediction, confidence, whether the prediction is correct, scores
     by explainer and metric, (width, height) of a tile or 0]. Scores are rounded; missing scores are null.
     """
-    columns = [column for column in run.columns if not run.cells_of_column(column)[0][1].aggregate]
-    cells = [[run.cell(row, column) for column in columns] for row in run.rows]
-    about = samples_of(run.folder, pa.array(run.ids, pa.string()), run.cells[0].cell_id)
+    columns = [column for column in run.table.columns if not run.table.cells_of_column(column)[0][1].aggregate]
+    cells = [[run.table.cell(row, column) for column in columns] for row in run.table.rows]
+    about = samples_of(run.folder, pa.array(run.scores.ids, pa.string()), run.cells[0].cell_id)
     labels = sorted({str(facts[key]) for facts in about.values() for key in ("label", "prediction") if facts.get(key)})
     number_of = {label: number for number, label in enumerate(labels)}
-    scores_of = {cell.cell_id: _rounded(run.values[cell.cell_id]) for of_row in cells for cell in of_row if cell}
+    scores_of = {cell.cell_id: _rounded(run.scores.values[cell.cell_id]) for of_row in cells for cell in of_row if cell}
     samples = []
-    for index, image_id in enumerate(run.ids):
+    for index, image_id in enumerate(run.scores.ids):
         facts = about.get(image_id, {})
         scores = [[scores_of[cell.cell_id][index] if cell else None for cell in of_row] for of_row in cells]
         confidence = facts.get("confidence")
@@ -228,7 +229,7 @@ def _content(run: RunData, pictures: SamplePictures, sizes: dict[str, tuple[int,
         ])  # fmt: skip
     return {
         "folder": folder,
-        "explainers": [[row.name, row.baseline, row.explainer_id in pictures.maps] for row in run.rows],
+        "explainers": [[row.name, row.baseline, row.explainer_id in pictures.maps] for row in run.table.rows],
         "metrics": [[metric_title(column.name), column.name, column.higher_is_better] for column in columns],
         "labels": labels,
         "samples": samples,
@@ -239,12 +240,12 @@ def _rounded(values: np.ndarray) -> list[float | None]:
     return [round(value, DIGITS) if np.isfinite(value) else None for value in values.tolist()]
 
 
-def _missing(run: RunData, pictures: SamplePictures) -> list[str]:
+def _missing(run: Run, pictures: SamplePictures) -> list[str]:
     """Return sentences about missing parts of the page and how to add them."""
     lines = []
-    if len(run.ids) > MOST:
+    if len(run.scores.ids) > MOST:
         lines.append(f"Pictures are shown for the first {count(MOST)} samples.")
-    if without := [row.name for row in run.rows if row.explainer_id not in pictures.maps]:
+    if without := [row.name for row in run.table.rows if row.explainer_id not in pictures.maps]:
         lines.append(f"The run has no thumbnails of maps of {', '.join(without)}; start the run again to create them.")
     if pictures.images is None:
         kept = f"Only the images of {count(len(pictures.kept))} samples are stored with the run"

@@ -17,7 +17,7 @@ from saliency_bench.read.analysis.randomisation import randomisation
 from saliency_bench.read.analysis.rankings import rank, sensitivity
 from saliency_bench.read.analysis.sweeps import sweep
 from saliency_bench.read.analysis.tables import Findings, Table
-from saliency_bench.read.run_folder import RunData, read_run
+from saliency_bench.read.finished_run import Run, run_of
 from saliency_bench.utils.files import read_json, write_text
 
 ANALYSES: dict[str, Callable[..., Findings]] = {
@@ -36,7 +36,7 @@ class Analysis:
     """Results of an analysis, as `tables` and as plain `data`. `save` writes them; `print` displays the first table."""
 
     findings: Findings
-    runs: list[RunData]
+    runs: list[Run]
 
     @property
     def tables(self) -> list[Table]:
@@ -121,6 +121,5 @@ def analyse(runs: Any, what: str, **options: Any) -> Analysis:
     chosen = list(runs) if isinstance(runs, Sequence) and not isinstance(runs, str) else [runs]
     if not chosen:
         raise UserError("an analysis needs at least one run; pass its folder")
-    loaded = [read_run(Path(getattr(run, "folder", run))) for run in chosen]
-    merged = [group.data for group in compare_runs(loaded).merged]
+    merged = compare_runs(list(map(run_of, chosen))).merged
     return Analysis(ANALYSES[what](merged, **options), merged)

@@ -5,11 +5,11 @@ from typing import Any
 
 from saliency_bench.read.analysis.verdict import listed
 from saliency_bench.read.cell import RARE
+from saliency_bench.read.finished_run import Run
 from saliency_bench.read.report.choice_cards import cards_of
 from saliency_bench.read.report.sample_pictures import sample_groups
 from saliency_bench.read.report.templates import render
 from saliency_bench.read.report.words import count, number, percent, percent_interval, signed, signed_interval
-from saliency_bench.read.run_folder import RunData
 from saliency_bench.read.statistics.reliability import Reliability
 from saliency_bench.utils.messages import counted
 
@@ -297,7 +297,7 @@ def _passes(name: str, content: dict[str, Any]) -> str:
 # --- The page ---
 
 
-def page_text(content: dict[str, Any], run: RunData) -> str:
+def page_text(content: dict[str, Any], run: Run) -> str:
     """Return the page of `choose` as HTML."""
     winners = [question["recommended"] for question in content["questions"] if question["recommended"]]
     return render(
@@ -386,7 +386,7 @@ def _lanes(answer: dict[str, Any], content: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _photographs(run: RunData, winners: list[str], content: dict[str, Any]) -> list[dict[str, Any]]:
+def _photographs(run: Run, winners: list[str], content: dict[str, Any]) -> list[dict[str, Any]]:
     """Return example samples with the maps of the winner, the runner-up and `random`."""
     ranked = [name for answer in content["metrics"] for name in [*answer["left"], *answer["later"]]]
     methods = [name for name in dict.fromkeys([*winners, *ranked]) if name not in _baselines(content)]

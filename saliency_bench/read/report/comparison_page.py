@@ -8,12 +8,12 @@ from typing import Any
 from markupsafe import Markup
 
 from saliency_bench.read.analysis.common_names import names_of
-from saliency_bench.read.analysis.comparison import Comparison, MergedRuns, RunDifference, merged_words
+from saliency_bench.read.analysis.comparison import Comparison, RunDifference, merged_words
 from saliency_bench.read.analysis.differences import RunPair, same
 from saliency_bench.read.cell import UNCOMPARED, CellResult
+from saliency_bench.read.finished_run import Run
 from saliency_bench.read.report import words
 from saliency_bench.read.report.plots import difference_histogram, difference_plot
-from saliency_bench.read.run_folder import RunData
 from saliency_bench.read.statistics.ranking import NO_DIFFERENCE, NOT_TESTED, TOO_FEW_TO_TELL
 from saliency_bench.read.summary import explained
 
@@ -28,33 +28,33 @@ PREFIXES = {
 }
 
 
-def comparison_view(runs: list[RunData], comparison: Comparison) -> dict[str, Any]:
+def comparison_view(runs: list[Run], comparison: Comparison) -> dict[str, Any]:
     """Return the variables of the template for several runs."""
     equal, differing = _split_settings(runs)
     first, *others = comparison.merged
     names = run_names(runs)
-    title = merged_name(first, names)
+    title = merged_name(first, comparison, names)
     if len(others) == 1:
-        title = f"{merged_name(others[0], names)} against {title}"
+        title = f"{merged_name(others[0], comparison, names)} against {title}"
     return {
         "title": title if len(others) < 2 else f"{len(runs)} runs side by side",
         "count": len(runs),
         "runs": [_run_column(number, run, comparison, differing, names) for number, run in enumerate(runs, start=1)],
         "equal": equal,
         "differing": differing,
-        "merged": [_merged_sentences(merged, names) for merged in comparison.merged if len(merged.members) > 1],
+        "merged": [_merged_sentences(run, comparison, names) for run in comparison.merged if run.runs],
         "conflicts": comparison.conflicts,
         "names": names,
-        "labels": _labels(comparison.merged, names),
+        "labels": _labels(comparison, names),
         "tables": _tables(comparison, names) if len(comparison.merged) > 1 else [],
         "same_samples": _same_samples(comparison.merged),
-        "best": any(merged.data.best for merged in comparison.merged),
-        "first": merged_name(first, names),
-        "differences": [_difference_view(first, difference, names) for difference in comparison.differences],
+        "best": any(run.table.best for run in comparison.merged),
+        "first": merged_name(first, comparison, names),
+        "differences": [_difference_view(difference, comparison, names) for difference in comparison.differences],
     }
 
 
-def run_names(runs: Sequence[RunData]) -> list[str]:
+def run_names(runs: Sequence[Run]) -> list[str]:
     """Return the names of runs: the names of their folders, with as many parent folders as needed to be unique."""
     places = [run.folder.resolve().parts for run in runs]
     for depth in range(1, max(map(len, places)) + 1):
@@ -64,25 +64,26 @@ def run_names(runs: Sequence[RunData]) -> list[str]:
     return names
 
 
-def merged_name(merged: MergedRuns, names: Sequence[str]) -> str:
-    """Return the name of merged runs: "first", or "first + third"."""
-    return " + ".join(names[number - 1] for number in merged.members)
+def merged_name(run: Run, comparison: Comparison, names: Sequence[str]) -> str:
+    """Return the name of a run, which may be merged: "first", or "first + third"."""
+    return " + ".join(names[number - 1] for number in comparison.numbers(run))
 
 
-def _merged_sentences(merged: MergedRuns, names: Sequence[str]) -> str:
-    covered = [words.count(samples) for samples in merged.samples]
-    differing = f" They cover {words.listed(covered)} samples; two explainers are compared on their common samples."
-    return f"{merged_name(merged, names)} {merged_words(merged)}." + (differing if len(set(covered)) > 1 else "")
+def _merged_sentences(merged: Run, comparison: Comparison, names: Sequence[str]) -> str:
+    samples = [words.count(run.summary["dataset"]["used"]) for run in merged.runs]
+    differing = f" They cover {words.listed(samples)} samples; two explainers are compared on their common samples."
+    text = f"{merged_name(merged, comparison, names)} {merged_words(merged)}."
+    return text + (differing if len(set(samples)) > 1 else "")
 
 
 def _run_column(
-    number: int, run: RunData, comparison: Comparison, differing: list[str], names: Sequence[str]
+    number: int, run: Run, comparison: Comparison, differing: list[str], names: Sequence[str]
 ) -> dict[str, Any]:
-    home = next(merged for merged in comparison.merged if number in merged.members)
-    settings = settings_of(run)
+    home = next(numbers for numbers in map(comparison.numbers, comparison.merged) if number in numbers)
+    settings = settings_of(run.summary)
     return {
         "name": names[number - 1],
-        "anchor": f"run-{home.members[0]}",
+        "anchor": f"run-{home[0]}",
         "settings": [settings[name] for name in differing],
         "cells": len(run.cells),
         "faults": sum(run.summary["faults"].values()),
@@ -92,9 +93,8 @@ def _run_column(
     }
 
 
-def settings_of(run: RunData) -> dict[str, str]:
+def settings_of(summary: dict) -> dict[str, str]:
     """Return {setting: readable value} for settings that may differ between two runs."""
-    summary = run.summary
     dataset, model = summary["dataset"], summary["model"]
     return {
         "Classifier": words.short(model["id"]) + words.origin(model),
@@ -110,28 +110,27 @@ def settings_of(run: RunData) -> dict[str, str]:
     }
 
 
-def _split_settings(runs: Sequence[RunData]) -> tuple[dict[str, str], list[str]]:
+def _split_settings(runs: Sequence[Run]) -> tuple[dict[str, str], list[str]]:
     """Return ({setting: value} for settings that are equal in all runs, names of the other settings)."""
-    settings = [settings_of(run) for run in runs]
+    settings = [settings_of(run.summary) for run in runs]
     differing = [name for name in settings[0] if len({settings_of_run[name] for settings_of_run in settings}) > 1]
     return {name: value for name, value in settings[0].items() if name not in differing}, differing
 
 
-def _labels(merged_runs: list[MergedRuns], names: Sequence[str]) -> list[tuple[str, str]]:
-    """Return (name, distinguishing settings) for each group of merged runs."""
-    _, differing = _split_settings([merged.data for merged in merged_runs])
-    labels = [_label(merged.data, differing) for merged in merged_runs]
-    return [(merged_name(merged, names), label) for merged, label in zip(merged_runs, labels, strict=True)]
+def _labels(comparison: Comparison, names: Sequence[str]) -> list[tuple[str, str]]:
+    """Return (name, distinguishing settings) for each run after merging."""
+    _, differing = _split_settings(comparison.merged)
+    return [(merged_name(run, comparison, names), _label(run, differing)) for run in comparison.merged]
 
 
-def _label(run: RunData, differing: list[str]) -> str:
-    settings = settings_of(run)
+def _label(run: Run, differing: list[str]) -> str:
+    settings = settings_of(run.summary)
     shown = [name for name in differing if FOLLOWS.get(name) not in differing]
     return ", ".join(PREFIXES.get(name, "") + settings[name] for name in shown)
 
 
-def _same_samples(merged_runs: list[MergedRuns]) -> bool:
-    datasets = [merged.data.summary["dataset"] for merged in merged_runs]
+def _same_samples(runs: Sequence[Run]) -> bool:
+    datasets = [run.summary["dataset"] for run in runs]
     return len({(dataset["fingerprint"], dataset["split"], dataset["used"]) for dataset in datasets}) == 1
 
 
@@ -146,10 +145,10 @@ class TableRow:
 
 def _tables(comparison: Comparison, names: Sequence[str]) -> list[dict]:
     """Return a table per metric with a row per explainer and a column per run, baselines last."""
-    runs = [merged.data for merged in comparison.merged]
+    runs = comparison.merged
     of_explainers, of_metrics = names_of(runs)
     by_run = [{(of_metrics.key(cell), of_explainers.key(cell)): cell for cell in run.cells} for run in runs]
-    in_order = [cell for run in runs for row in run.rows for cell in run.cells_of_row(row)]
+    in_order = [cell for run in runs for row in run.table.rows for cell in run.table.cells_of_row(row)]
     metrics = {of_metrics.key(cell): cell.higher_is_better for cell in reversed(in_order)}
     baselines = {of_explainers.key(cell): cell.baseline for cell in reversed(in_order)}
     explainers = sorted(dict.fromkeys(map(of_explainers.key, in_order)), key=lambda explainer: baselines[explainer])
@@ -175,15 +174,15 @@ def _tagged(rows: list[TableRow], comparison: Comparison, names: Sequence[str]) 
     conflicting = {conflict.cell_id for conflict in comparison.conflicts}
 
     def entry(row: TableRow, index: int, cell: CellResult) -> dict:
-        is_best = cell.cell_id in comparison.merged[index].data.best
+        is_best = cell.cell_id in comparison.merged[index].table.best
         tags = {
             "best explainer": is_best,
             UNCOMPARED: is_best and cell.beats_baselines is None,
             "conflict": cell.cell_id in conflicting,
         }
         repeated = (
-            merged_name(merged, names)
-            for merged, other in zip(comparison.merged, row.cells[:index], strict=False)
+            merged_name(run, comparison, names)
+            for run, other in zip(comparison.merged, row.cells[:index], strict=False)
             if other is not None and cell.cell_id not in conflicting and _repeats(cell, other)
         )
         return {"cell": cell, "tags": [tag for tag, holds in tags.items() if holds], "same_as": next(repeated, None)}
@@ -205,24 +204,23 @@ def _repeats(cell: CellResult, other: CellResult) -> bool:
     return cell.cell_id == other.cell_id and cell.n == other.n and bool(same(cell.value, other.value))
 
 
-def _difference_view(first: MergedRuns, difference: RunDifference, names: Sequence[str]) -> dict:
-    """Return the content about the differences between merged runs and the first run.
+def _difference_view(difference: RunDifference, comparison: Comparison, names: Sequence[str]) -> dict:
+    """Return the content about the differences between a run, which may be merged, and the first run.
 
     The content consists of a verdict, the changed settings, and a card, a table and plots for each metric.
     """
-    before, after = settings_of(first.data), settings_of(difference.merged.data)
+    before, after = settings_of(comparison.merged[0].summary), settings_of(difference.run.summary)
+    first, second = (merged_name(run, comparison, names) for run in (comparison.merged[0], difference.run))
     by_metric: dict[str, list[RunPair]] = {}
     for pair in difference.pairs:
         if not pair.is_same:
             by_metric.setdefault(pair.metric, []).append(pair)
     return {
-        "name": merged_name(difference.merged, names),
-        "anchor": f"difference-{difference.merged.members[0]}",
+        "name": second,
+        "anchor": f"difference-{comparison.numbers(difference.run)[0]}",
         "changed": [(name, value, after[name]) for name, value in before.items() if value != after[name]],
         "reason": difference.reason,
-        "verdict": difference_verdict(
-            merged_name(first, names), merged_name(difference.merged, names), difference.pairs
-        ),
+        "verdict": difference_verdict(first, second, difference.pairs),
         "cards": [_change(name, rows) for name, rows in by_metric.items()],
         "metrics": [
             {

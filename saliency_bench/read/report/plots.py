@@ -30,8 +30,10 @@ from saliency_bench.errors import UserError
 from saliency_bench.read.analysis.differences import RunPair
 from saliency_bench.read.analysis.seed_studies import NetworkMean
 from saliency_bench.read.analysis.tables import Findings
+from saliency_bench.read.cell_table import CellTable, MetricColumn
+from saliency_bench.read.finished_run import Run
 from saliency_bench.read.report.words import number, percent
-from saliency_bench.read.run_folder import MetricColumn, RunData, load_maps
+from saliency_bench.read.run_folder import CellScores, load_maps
 from saliency_bench.utils.files import write_text, write_with
 from saliency_bench.utils.overlays import LEVELS, heat_map, scaled
 from saliency_bench.utils.storage import check_output_file
@@ -166,9 +168,9 @@ class _Row:
         return COLOURS["hollow" if self.baseline else "fill"]
 
 
-def mean_plot(run: RunData, column: MetricColumn) -> str:
+def mean_plot(table: CellTable, column: MetricColumn) -> str:
     """Return an SVG of the means on a metric, with intervals. The interval of `random` is a band in the background."""
-    cells = run.cells_of_column(column)
+    cells = table.cells_of_column(column)
     rows = [_Row(row.name, row.baseline, number(cell.value)) for row, cell in cells]
 
     def draw(axes: Axes) -> None:
@@ -180,14 +182,15 @@ def mean_plot(run: RunData, column: MetricColumn) -> str:
     return _row_plot(rows, draw)
 
 
-def rank_plot(run: RunData, column: MetricColumn) -> str:
+def rank_plot(table: CellTable, column: MetricColumn) -> str:
     """Return an SVG of the possible ranks of each explainer on a metric; "" if no explainer is ranked.
 
     Explainers whose bars share no rank are significantly different, like explainers without a common line in a
     critical-difference diagram.
     """
     cells = sorted(
-        ((row, cell) for row, cell in run.cells_of_column(column) if cell.rank), key=lambda pair: pair[1].rank or (0, 0)
+        ((row, cell) for row, cell in table.cells_of_column(column) if cell.rank),
+        key=lambda pair: pair[1].rank or (0, 0),
     )
     rows = [_Row(row.name, row.baseline, cell.ranks) for row, cell in cells]
 
@@ -201,21 +204,21 @@ def rank_plot(run: RunData, column: MetricColumn) -> str:
     return _row_plot(rows, draw) if rows else ""
 
 
-def distribution_plot(run: RunData, column: MetricColumn) -> tuple[str, str]:
+def distribution_plot(table: CellTable, scores: CellScores, column: MetricColumn) -> tuple[str, str]:
     """Return (SVG with histograms of the scores, name of the number at the end of a row).
 
     The number is the median, drawn as a tick, with a bar between the quartiles. Quartiles are uninformative for yes/no
     scores, even if a few scores lie in between. For yes/no scores, the number is therefore the share of the higher
     score.
     """
-    cells = run.cells_of_column(column)
-    scores = [values[np.isfinite(values)] for values in (run.values[cell.cell_id] for _, cell in cells)]
-    pooled = np.concatenate(scores)
+    cells = table.cells_of_column(column)
+    known = [values[np.isfinite(values)] for values in (scores.values[cell.cell_id] for _, cell in cells)]
+    pooled = np.concatenate(known)
     yes = _yes_value(pooled)
     if yes is None:
-        texts = [number(float(np.median(values)) if len(values) else None) for values in scores]
+        texts = [number(float(np.median(values)) if len(values) else None) for values in known]
     else:
-        texts = [percent(float(np.mean(values == yes)) if len(values) else None) for values in scores]
+        texts = [percent(float(np.mean(values == yes)) if len(values) else None) for values in known]
     rows = [_Row(row.name, row.baseline, text) for (row, _), text in zip(cells, texts, strict=True)]
     bins = BINS if yes is None else FEW_BINS
     low, high = (float(pooled.min()), float(pooled.max())) if len(pooled) else (0.0, 1.0)
@@ -225,8 +228,8 @@ def distribution_plot(run: RunData, column: MetricColumn) -> tuple[str, str]:
 
     def draw(axes: Axes) -> None:
         axes.set_xlim(limits)
-        _draw_histograms(axes, rows, scores, limits, bins)
-        for index, values in enumerate(scores):
+        _draw_histograms(axes, rows, known, limits, bins)
+        for index, values in enumerate(known):
             if yes is None and len(values):
                 first, median, third = np.percentile(values, [25, 50, 75])
                 axes.hlines(index + 0.43, first, third, color=COLOURS["text"], linewidth=2)
@@ -348,13 +351,13 @@ def _for_page(svg: str) -> str:
 # --- Plots of analyses ---
 
 
-def plot(findings: Findings, runs: Sequence[RunData], path: Path) -> None:
+def plot(findings: Findings, runs: Sequence[Run], path: Path) -> None:
     """Draw the results of an analysis, and write the plot to an SVG file."""
     with rc_context(STYLE):
         write_text(path, svg_text(DRAWN[findings.what](findings, runs)))
 
 
-def _correlations(findings: Findings, runs: Sequence[RunData]) -> Figure:
+def _correlations(findings: Findings, runs: Sequence[Run]) -> Figure:
     """Draw the correlations of every two metrics over samples, with one row per explainer and pair of metrics."""
     rows = [
         (_label(row, ("explainer", "metric", "other"), runs), [_ends(row, "spearman"), _ends(row, "pearson")])
@@ -363,7 +366,7 @@ def _correlations(findings: Findings, runs: Sequence[RunData]) -> Figure:
     return _whiskers(rows, ("Spearman", "Pearson"), "correlation over samples")
 
 
-def _agreements(findings: Findings, runs: Sequence[RunData]) -> Figure:
+def _agreements(findings: Findings, runs: Sequence[Run]) -> Figure:
     """Draw the rank correlations of every two metrics over explainers."""
     rows = [
         (_label(row, ("metric", "other"), runs), [_ends(row, "spearman"), _ends(row, "kendall", "kendall tau-b")])
@@ -372,7 +375,7 @@ def _agreements(findings: Findings, runs: Sequence[RunData]) -> Figure:
     return _whiskers(rows, ("Spearman", "Kendall tau-b"), "agreement on the order of explainers")
 
 
-def _ratings(findings: Findings, runs: Sequence[RunData]) -> Figure:
+def _ratings(findings: Findings, runs: Sequence[Run]) -> Figure:
     """Draw the mean ratings of explainers by people, with one dot per question."""
     questions = list(findings.data["questions"])
     frame = pd.DataFrame(findings.data["ratings"]).set_index(["explainer", "question"])
@@ -389,7 +392,7 @@ def _ends(row: Mapping[str, Any], name: str, value: str = "") -> tuple[float, ..
     return tuple(np.array([row[value or name], row[f"{name} low"], row[f"{name} high"]], dtype=float))
 
 
-def _label(row: Mapping[str, Any], names: Iterable[str], runs: Sequence[RunData]) -> str:
+def _label(row: Mapping[str, Any], names: Iterable[str], runs: Sequence[Run]) -> str:
     """Return the label of a row, including dataset and model if there are several runs."""
     parts = [str(row[name]).replace("saliency_", "") for name in names]
     return ", ".join([*([row["dataset"], row["model"].rpartition("/")[2]] if len(runs) > 1 else []), *parts])
@@ -410,7 +413,7 @@ def _whiskers(rows: Sequence[tuple[str, Sequence[tuple[float, ...]]]], names: Se
     return figure
 
 
-def _ranks(findings: Findings, runs: Sequence[RunData]) -> Figure:
+def _ranks(findings: Findings, runs: Sequence[Run]) -> Figure:
     """Draw a line per explainer through its ranks in all settings, with one panel per metric."""
     figure, panels = _panels_of(findings.data["settings"], "dataset", "model", "metric")
     for axes, (_, _, metric), frame in panels:
@@ -425,7 +428,7 @@ def _ranks(findings: Findings, runs: Sequence[RunData]) -> Figure:
     return figure
 
 
-def _sweeps(findings: Findings, runs: Sequence[RunData]) -> Figure:
+def _sweeps(findings: Findings, runs: Sequence[Run]) -> Figure:
     """Draw a line per explainer over the values of an option, with one panel per metric and option."""
     figure, panels = _panels_of(findings.data["points"], "dataset", "model", "metric", "option")
     for axes, (_, _, metric, option), frame in panels:
@@ -438,7 +441,7 @@ def _sweeps(findings: Findings, runs: Sequence[RunData]) -> Figure:
     return figure
 
 
-def _similarities(findings: Findings, runs: Sequence[RunData]) -> Figure:
+def _similarities(findings: Findings, runs: Sequence[Run]) -> Figure:
     """Draw a line per explainer through the layers, from the logits down, and a line at the bound."""
     figure, panels = _panels_of(findings.data["layers"], "dataset", "model", "metric")
     for axes, (_, _, metric), frame in panels:
@@ -451,7 +454,7 @@ def _similarities(findings: Findings, runs: Sequence[RunData]) -> Figure:
     return figure
 
 
-def _exposures(findings: Findings, runs: Sequence[RunData]) -> Figure:
+def _exposures(findings: Findings, runs: Sequence[Run]) -> Figure:
     """Draw the agreement with people at each exposure, with one panel per metric."""
     figure, panels = _panels_of(findings.data["exposures"], "dataset", "model", "metric")
     for axes, (_, _, metric), rows in panels:
@@ -464,7 +467,7 @@ def _exposures(findings: Findings, runs: Sequence[RunData]) -> Figure:
     return figure
 
 
-def _people_by_exposure(findings: Findings, runs: Sequence[RunData]) -> Figure:
+def _people_by_exposure(findings: Findings, runs: Sequence[Run]) -> Figure:
     """Draw people's accuracy at each exposure, the difficulty of the images, and people's ability."""
     figure, (curves, images, people) = _panels(3)
     for name, rows in pd.DataFrame(findings.data["accuracies"]).groupby("explainer", sort=False):
@@ -503,7 +506,7 @@ def _legend(axes: Axes) -> None:
     axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
 
 
-def _gallery(findings: Findings, runs: Sequence[RunData]) -> Figure:
+def _gallery(findings: Findings, runs: Sequence[Run]) -> Figure:
     """Draw the first samples with a stored image or map, with the map over the image."""
     samples = findings.data["samples"]
     tiles = [(row, *pictures) for row in samples if (pictures := _pictures(row, runs)) is not None][:MOST_TILES]
@@ -543,17 +546,17 @@ def _extent(image: np.ndarray | None, heat: np.ndarray) -> tuple[float, float, f
     return -0.5, width - 0.5, height - 0.5, -0.5
 
 
-def _pictures(row: dict, runs: Sequence[RunData]) -> tuple[np.ndarray | None, np.ndarray] | None:
+def _pictures(row: dict, runs: Sequence[Run]) -> tuple[np.ndarray | None, np.ndarray] | None:
     """Return (image or None, coloured map) of a sample, from the examples or the stored maps of its run."""
     for run in runs:
         if run.subject != (row["dataset"], row["model"]):
             continue
         ids = [str(image_id) for image_id in run.examples.get("ids", [])]
-        explainer_id = next(line.explainer_id for line in run.rows if line.name == row["explainer"])
+        explainer_id = next(line.explainer_id for line in run.table.rows if line.name == row["explainer"])
         image = run.examples["images"][ids.index(row["sample"])] if row["sample"] in ids else None
         if image is not None and f"maps/{explainer_id}" in run.examples:
             return image, _coloured(run.examples[f"maps/{explainer_id}"][ids.index(row["sample"])])
-        for folder in run.all_folders:
+        for folder in dict.fromkeys(origin.folder for origin in run.origins.values()):
             try:
                 values = load_maps(folder)[row["explainer"]][row["sample"]]
             except (UserError, KeyError):
@@ -567,7 +570,7 @@ def _coloured(levels: np.ndarray) -> np.ndarray:
     return np.asarray(heat_map(levels).convert("RGB"))
 
 
-DRAWN: dict[str, Callable[[Findings, Sequence[RunData]], Figure]] = {
+DRAWN: dict[str, Callable[[Findings, Sequence[Run]], Figure]] = {
     "correlation": _correlations,
     "rank": _agreements,
     "sensitivity": _ranks,

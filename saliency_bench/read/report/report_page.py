@@ -13,17 +13,18 @@ from markupsafe import Markup
 from saliency_bench.errors import UserError
 from saliency_bench.read.accuracy import below_chance
 from saliency_bench.read.analysis.cards import below
-from saliency_bench.read.analysis.comparison import Comparison, MergedRuns, compare_runs
+from saliency_bench.read.analysis.comparison import Comparison, compare_runs
 from saliency_bench.read.analysis.correlations import metric_agreement
 from saliency_bench.read.analysis.verdict import Verdict
 from saliency_bench.read.cell import of_samples
+from saliency_bench.read.cell_table import CellTable, ExplainerRow, MetricColumn
+from saliency_bench.read.finished_run import Run, read_run
 from saliency_bench.read.report import words
 from saliency_bench.read.report.all_samples import write_samples
 from saliency_bench.read.report.comparison_page import comparison_view, merged_name, run_names
 from saliency_bench.read.report.plots import distribution_plot, mean_plot, rank_plot
 from saliency_bench.read.report.sample_pictures import sample_groups, split_strips
 from saliency_bench.read.report.templates import render, source
-from saliency_bench.read.run_folder import ExplainerRow, MetricColumn, RunData, read_run
 from saliency_bench.read.statistics.reliability import reliability_line
 from saliency_bench.read.summary import explained, maps_line
 from saliency_bench.utils.files import write_text
@@ -71,7 +72,7 @@ def distinct(folders: Sequence[str | Path]) -> list[Path]:
 
 
 def write_page(
-    runs: list[RunData], path: Path, comparison: Comparison | None = None, *, samples: bool = False, data: object = None
+    runs: list[Run], path: Path, comparison: Comparison | None = None, *, samples: bool = False, data: object = None
 ) -> Path:
     """Write the page of runs that have been read (see `report`). `comparison` is computed if it is None."""
     if len(runs) > 1 and samples:
@@ -108,44 +109,42 @@ def _coded(text: str, names: list[str]) -> Markup:
     return Markup(re.sub(pattern, r"<code>\1</code>", str(Markup.escape(text))))
 
 
-def page_of(runs: list[RunData], comparison: Comparison) -> dict[str, Any]:
+def page_of(runs: list[Run], comparison: Comparison) -> dict[str, Any]:
     """Return the variables of the template: the comparison of several runs, and the content of each run."""
     script = f"\n{source('report.js')}"  # the exact text between the tags, which is hashed
     return {
         "script": Markup(script),
         "script_digest": b64encode(sha256(script.encode()).digest()).decode(),
-        "runs": [_merged_view(merged, run_names(runs)) for merged in comparison.merged],
+        "runs": [_merged_view(run, comparison, run_names(runs)) for run in comparison.merged],
         "several": comparison_view(runs, comparison) if len(runs) > 1 else None,
     }
 
 
-def _merged_view(merged: MergedRuns, names: list[str]) -> dict[str, Any]:
-    """Return the variables of merged runs; `names` are the names of all runs."""
-    anchor = f"run-{merged.members[0]}"
-    header = {"name": merged_name(merged, names), "anchor": anchor, "origins": _origins(merged, names)}
-    return run_view(merged.data) | header
+def _merged_view(run: Run, comparison: Comparison, names: list[str]) -> dict[str, Any]:
+    """Return the variables of a run, which may be merged; `names` are the names of all runs."""
+    anchor = f"run-{comparison.numbers(run)[0]}"
+    name, origins = merged_name(run, comparison, names), _origins(run, comparison, names)
+    return run_view(run) | {"name": name, "anchor": anchor, "origins": origins}
 
 
-def _origins(merged: MergedRuns, names: list[str]) -> list[str]:
+def _origins(merged: Run, comparison: Comparison, names: list[str]) -> list[str]:
     """Return one line for each of several merged runs, with its number of cells and its hardware; [] for one run."""
-    if len(merged.members) == 1:
-        return []
     return [
         f"{names[number - 1]}: {words.count(len(run.cells))} cells over "
         f"{words.count(run.summary['dataset']['used'])} samples, made on "
         f"{run.summary['provenance'].get('device')}; {run.summary['provenance'].get('processor')}"
-        for number, run in zip(merged.members, merged.runs, strict=True)
+        for number, run in zip(comparison.numbers(merged), merged.runs, strict=False)
     ]
 
 
-def run_view(run: RunData) -> dict[str, Any]:
+def run_view(run: Run) -> dict[str, Any]:
     """Return the variables of one run, in the order of the page."""
-    names = [row.name for row in run.rows] + [column.name for column in run.columns]
+    names = [row.name for row in run.table.rows] + [column.name for column in run.table.columns]
     verdict = Verdict(run.cells, run.contrasts)
     strips, groups = split_strips(sample_groups(run))
     return {
         **{key: run.summary[key] for key in ("dataset", "model", "masks", "command")},
-        "grouped": any(group is not None for group in run.groups),
+        "grouped": any(group is not None for group in run.scores.groups),
         "accuracy": run.accuracy,
         "below_chance": below_chance(run.summary["model"]),
         "quality": words.quality(run.summary["model"]),
@@ -156,9 +155,9 @@ def run_view(run: RunData) -> dict[str, Any]:
         "alerts": words.alerts(verdict),
         "below": below(verdict),
         "verdict": [_coded(sentence, names) for sentence in verdict.sentences()],
-        "columns": run.columns,
+        "columns": run.table.columns,
         "table": _table(run),
-        "best": run.best,
+        "best": run.table.best,
         "ranked": any(cell.rank for cell in run.cells),
         "intervals": any(cell.ends for cell in run.cells),
         "against": words.against_baselines(run),
@@ -167,52 +166,52 @@ def run_view(run: RunData) -> dict[str, Any]:
         "compared": len(run.contrasts),
         "left_out": words.left_out(run),
         "common": words.common(run),
-        "faults": words.faults(run),
+        "faults": words.faults(run.summary),
         "fault_reasons": run.summary["faults"],
         "notes": words.notes(run),
-        "flat": words.flat(run),
+        "flat": words.flat(run.cells),
         "maps": _coded(maps_line(run.summary, run.cells), names),
         "reliability": reliability_line(run.summary, run.cells),
-        "plots": [_plots(run, column) for column in run.columns],
-        "agreement": metric_agreement(run),
+        "plots": [_plots(run, column) for column in run.table.columns],
+        "agreement": metric_agreement(run.table, run.scores),
         "chosen_by": next((cell.metric_text for cell in of_samples(run.cells)), None),
         "strips": strips,
         "sample_groups": groups,
         "all_samples": "",
-        "metrics": words.metric_notes(run),
-        "explainers": words.explainer_notes(run),
+        "metrics": words.metric_notes(run.table),
+        "explainers": words.explainer_notes(run.table),
         "citations": words.citations(run),
         "facts": _facts(run),
-        "costs": [(row.name, _seconds(run, row), _passes(run, row)) for row in run.rows],
-        "cells": _cells(run),
+        "costs": [(row.name, _seconds(run, row), _passes(run, row)) for row in run.table.rows],
+        "cells": _cells(run.table),
     }
 
 
-def _plots(run: RunData, column: MetricColumn) -> dict[str, Any]:
+def _plots(run: Run, column: MetricColumn) -> dict[str, Any]:
     """Return the plots of a metric: the means, the ranks and, if samples have scores, their distribution."""
-    cells = run.cells_of_column(column)
+    cells = run.table.cells_of_column(column)
     spread, caption = "", ""
     if any(not cell.aggregate for _, cell in cells):
-        spread, caption = distribution_plot(run, column)
+        spread, caption = distribution_plot(run.table, run.scores, column)
     return {
         "column": column,
-        "means": Markup(mean_plot(run, column)),
-        "ranks": Markup(rank_plot(run, column)),
+        "means": Markup(mean_plot(run.table, column)),
+        "ranks": Markup(rank_plot(run.table, column)),
         "spread": Markup(spread),
         "caption": caption,
         "has_band": any(row.baseline and row.name == "random" and cell.ends for row, cell in cells),
     }
 
 
-def _table(run: RunData) -> list[dict]:
+def _table(run: Run) -> list[dict]:
     return [
         {"name": row.name, "baseline": row.baseline, "reliability": run.reliability.get(row.explainer_id),
-         "cells": [run.cell(row, column) for column in run.columns]}
-        for row in run.rows
+         "cells": [run.table.cell(row, column) for column in run.table.columns]}
+        for row in run.table.rows
     ]  # fmt: skip
 
 
-def _facts(run: RunData) -> list[tuple[str, str]]:
+def _facts(run: Run) -> list[tuple[str, str]]:
     """Return the settings, versions and hardware of a run as [(label, value)]."""
     summary, made_with = run.summary, run.summary["provenance"]
     dataset, model = summary["dataset"], summary["model"]
@@ -247,20 +246,20 @@ def _batch_sizes(summary: dict) -> str:
     return " and ".join(map(str, summary.get("batch_sizes") or [summary["batch_size"]]))
 
 
-def _seconds(run: RunData, row: ExplainerRow) -> float | None:
+def _seconds(run: Run, row: ExplainerRow) -> float | None:
     """Return the computing time of an explainer in seconds; None if it is unknown."""
     return run.timings.get("explainers", {}).get(row.explainer_id)
 
 
-def _passes(run: RunData, row: ExplainerRow) -> float:
+def _passes(run: Run, row: ExplainerRow) -> float:
     """Return the number of images that an explainer passes through the classifier per sample."""
     return max(
-        cell.forward_passes.explain / max(run.explained.get(cell.cell_id, run.samples_explained), 1)
-        for cell in run.cells_of_row(row)
+        cell.forward_passes.explain / max(run.origins[cell.cell_id].samples_explained, 1)
+        for cell in run.table.cells_of_row(row)
     )
 
 
-def _cells(run: RunData) -> list[tuple]:
+def _cells(table: CellTable) -> list[tuple]:
     """Return [(explainer, metric, cell)]."""
-    return [(row.name, column.name, cell) for row in run.rows for column in run.columns
-            if (cell := run.cell(row, column))]  # fmt: skip
+    return [(row.name, column.name, cell) for row in table.rows for column in table.columns
+            if (cell := table.cell(row, column))]  # fmt: skip

@@ -7,8 +7,9 @@ import numpy as np
 from PIL import Image
 
 from saliency_bench.notebook_views import data_uri
+from saliency_bench.read.cell_table import ExplainerRow
+from saliency_bench.read.finished_run import Run
 from saliency_bench.read.report.words import number
-from saliency_bench.read.run_folder import ExplainerRow, RunData
 from saliency_bench.utils.overlays import heat_map
 
 LONGEST = 256  # pixels of the longer side of an image, to keep pages small
@@ -21,7 +22,7 @@ KINDS = {
 }
 
 
-def sample_groups(run: RunData) -> list[dict]:
+def sample_groups(run: Run) -> list[dict]:
     """Return [{kind, about, samples}] in the order of KINDS; [] for a run without examples."""
     kinds = [str(kind) for kind in run.examples.get("kinds", [])]
     ordered = [kind for kind in dict.fromkeys([*KINDS, *kinds]) if kind in kinds]
@@ -42,7 +43,7 @@ def split_strips(groups: list[dict]) -> tuple[list[dict], list[dict]]:
     return strips, [group for group in others if group["samples"]]
 
 
-def _sample(run: RunData, index: int) -> dict:
+def _sample(run: Run, index: int) -> dict:
     image_id = str(run.examples["ids"][index])
     image, mask = run.examples["images"][index], run.examples["masks"][index]
     height, width = image.shape[:2]
@@ -59,19 +60,19 @@ def _sample(run: RunData, index: int) -> dict:
                 "picture": data_uri(heat_map(maps[index]), "png"),
                 "scores": _scores(run, row, image_id),
             }
-            for row in run.rows
+            for row in run.table.rows
             if (maps := run.examples.get(f"maps/{row.explainer_id}")) is not None
         ],
     }
 
 
-def _scores(run: RunData, row: ExplainerRow, image_id: str) -> list[tuple[str, str]]:
+def _scores(run: Run, row: ExplainerRow, image_id: str) -> list[tuple[str, str]]:
     """Return [(metric, score)] for the metrics that score individual samples."""
-    index = run.position.get(image_id)
+    index = run.scores.position.get(image_id)
     return [
-        (column.name, number(None if index is None else run.values[cell.cell_id][index]))
-        for column in run.columns
-        if (cell := run.cell(row, column)) and not cell.aggregate
+        (column.name, number(None if index is None else run.scores.values[cell.cell_id][index]))
+        for column in run.table.columns
+        if (cell := run.table.cell(row, column)) and not cell.aggregate
     ]
 
 

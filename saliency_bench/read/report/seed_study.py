@@ -19,7 +19,7 @@ from saliency_bench.read.analysis.paper_table import (
 )
 from saliency_bench.read.analysis.seed_studies import INTERVAL_FROM, NetworkMean, Networks, over_networks
 from saliency_bench.read.cell import FEWEST_TRAININGS, rank_text
-from saliency_bench.read.run_folder import read_run
+from saliency_bench.read.finished_run import read_run
 from saliency_bench.read.summary import aligned
 from saliency_bench.utils.messages import counted
 

@@ -1,6 +1,6 @@
 """Text in a report, such as numbers, the verdict and the glossary, computed from the files of a run."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import isfinite
 from pathlib import Path
 
@@ -13,8 +13,9 @@ from saliency_bench.read.analysis.cards import worse_lines
 from saliency_bench.read.analysis.pairs import ExplainerPair, explainer_pairs
 from saliency_bench.read.analysis.verdict import NO_CHANCE, RANDOM, Against, Verdict, listed
 from saliency_bench.read.cell import RARE, CellResult, Interval
+from saliency_bench.read.cell_table import CellTable, MetricColumn
+from saliency_bench.read.finished_run import Run
 from saliency_bench.read.report.titles import metric_title
-from saliency_bench.read.run_folder import MetricColumn, RunData
 from saliency_bench.read.statistics.clusters import Matched
 from saliency_bench.read.statistics.intervals import is_alike
 from saliency_bench.read.statistics.ranking import Contrast
@@ -177,19 +178,21 @@ def alerts(verdict: Verdict) -> list[str]:
     return [*lines, *worse_lines(verdict, metric_title)]
 
 
-def against_baselines(run: RunData) -> list[dict]:
+def against_baselines(run: Run) -> list[dict]:
     """Return a table for each baseline, with its name and the comparison of each explainer on each metric."""
     tables = []
     for table_comparisons in Verdict(run.cells, run.contrasts).against_baselines():
         rows: dict[str, dict[str, Against]] = {}
         for comparison in table_comparisons:
             rows.setdefault(comparison.name, {})[comparison.metric] = comparison
-        table = [(name, [comparisons.get(column.name) for column in run.columns]) for name, comparisons in rows.items()]
+        table = [
+            (name, [comparisons.get(column.name) for column in run.table.columns]) for name, comparisons in rows.items()
+        ]
         tables.append({"name": table_comparisons[0].other, "rows": table})
     return tables
 
 
-def alike(run: RunData, pair: Against) -> str:
+def alike(run: Run, pair: Against) -> str:
     """Return "alike within ±MARGIN" for a pair with a narrow interval and no significant difference, else "".
 
     The margin is the range of the scores times `MARGIN`; unbounded scores have no margin. If the true difference equals
@@ -198,25 +201,25 @@ def alike(run: RunData, pair: Against) -> str:
     contrast = pair.contrast
     limits = next(cell.limits for cell in run.cells if cell.cell_id in contrast.cells)
     margin = MARGIN * (limits[1] - limits[0])
-    if pair.sign != 0 or contrast.low is None or not isfinite(margin) or contrast.cells[0] not in run.values:
+    if pair.sign != 0 or contrast.low is None or not isfinite(margin) or contrast.cells[0] not in run.scores.values:
         return ""
-    matched = Matched([run.values[cell_id] for cell_id in contrast.cells], run.codes(), limits)
+    matched = Matched([run.scores.values[cell_id] for cell_id in contrast.cells], run.scores.codes(), limits)
     return f"alike within ±{margin:.3g}" if is_alike(matched, 0, 1, margin) else ""
 
 
-def pairs(run: RunData) -> list[tuple[MetricColumn, list[ExplainerPair]]]:
+def pairs(run: Run) -> list[tuple[MetricColumn, list[ExplainerPair]]]:
     """Return the pairs of explainers per metric; [] if there are too many for a page."""
     return [] if len(run.contrasts) > MOST_PAIRS else explainer_pairs(run)
 
 
-def common(run: RunData) -> list[str]:
+def common(run: Run) -> list[str]:
     """Return lines that compare each explainer with the first explainer on the samples that both have.
 
     Only explainers with omitted samples are compared.
     """
     run_verdict, lines = Verdict(run.cells, run.contrasts), []
-    for column in run.columns:
-        first, *others = run.cells_of_column(column)
+    for column in run.table.columns:
+        first, *others = run.table.cells_of_column(column)
         for row, cell in others:
             if first[1].scored == cell.scored == 1:
                 continue
@@ -236,9 +239,9 @@ def difference(contrast: Contrast) -> str:
     return f"{signed(contrast.difference)} {ends}".strip() + f" ({RARE})" * contrast.rare
 
 
-def faults(run: RunData) -> str:
+def faults(summary: dict) -> str:
     """Return a phrase with the number of records without a score because of failures; "" if there are none."""
-    total = sum(run.summary["faults"].values())
+    total = sum(summary["faults"].values())
     if total == 0:
         return ""
     return f"{count(total)} {'record has' if total == 1 else 'records have'} no score because of failures"
@@ -255,7 +258,7 @@ def class_groups(summary: dict) -> str:
     return f"{groups['name']}, digest {groups['identity'][:8]}" if groups else "none"
 
 
-def left_out(run: RunData) -> list[str]:
+def left_out(run: Run) -> list[str]:
     """Return lines that say how many samples each metric scored, and why the remaining samples have no score.
 
     Explainers are named only if these numbers differ between them. The number of valid scores with a remark is shown
@@ -263,9 +266,9 @@ def left_out(run: RunData) -> list[str]:
     """
     lines = []
     used = covered(run.summary)
-    for column in run.columns:
+    for column in run.table.columns:
         groups: dict[tuple, list[str]] = {}
-        for row, cell in run.cells_of_column(column):
+        for row, cell in run.table.cells_of_column(column):
             key = cell.n, cell.clusters, tuple(cell.left_out.items()), tuple(cell.marked.items())
             groups.setdefault(key, []).append(row.name)
         for (scored, clusters, without, marked), names in groups.items():
@@ -281,23 +284,23 @@ def left_out(run: RunData) -> list[str]:
     return lines
 
 
-def notes(run: RunData) -> list[str]:
+def notes(run: Run) -> list[str]:
     """Return sentences about the explainers that were left out, and remarks on the values of metrics."""
     return [f"{line}." for line in [*misfits(run.summary), *notes_of(run.cells)]]
 
 
-def flat(run: RunData) -> list[str]:
+def flat(cells: Sequence[CellResult]) -> list[str]:
     """Return the explainers with constant maps, each with the number of these maps."""
-    return [f"{name} {count(maps)}" for name, maps in flat_maps(run.cells).items()]
+    return [f"{name} {count(maps)}" for name, maps in flat_maps(cells).items()]
 
 
-def citations(run: RunData) -> str:
+def citations(run: Run) -> str:
     """Return BibTeX entries of the package, the dataset and the papers of the metrics."""
     entries = [SOFTWARE.replace("VERSION", __version__)]
     builder = registry.files("hub_builders").get(run.summary["dataset"]["id"])
     entries += [registry.constant(builder, "CITATION", "")] if builder else []
     papers: dict[str, list[str]] = {}
-    for note in metric_notes(run):
+    for note in metric_notes(run.table):
         if note.get("citation", "").startswith("@"):  # BibTeX already
             entries.append(note["citation"])
         elif note["paper"]:
@@ -309,9 +312,9 @@ def citations(run: RunData) -> str:
     return "\n\n".join(entry.strip() for entry in dict.fromkeys(entries) if entry)
 
 
-def metric_notes(run: RunData) -> list[dict]:
+def metric_notes(table: CellTable) -> list[dict]:
     """Return the glossary entries of the metrics."""
-    return [_metric_note(column, run.cells_of_column(column)[0][1]) for column in run.columns]
+    return [_metric_note(column, table.cells_of_column(column)[0][1]) for column in table.columns]
 
 
 def _metric_note(column: MetricColumn, cell: CellResult) -> dict:
@@ -339,10 +342,10 @@ def _metric(name: str) -> Metric | None:
         return None
 
 
-def explainer_notes(run: RunData) -> list[dict]:
+def explainer_notes(table: CellTable) -> list[dict]:
     """Return the glossary entries of the explainers."""
     packaged = registry.files("explainers")
-    first_cells = {row.name: run.cells_of_row(row)[0] for row in run.rows}
+    first_cells = {row.name: table.cells_of_row(row)[0] for row in table.rows}
     return [
         {"name": name, "options": options(cell.explainer_options), "about": _explainer_about(cell, packaged)}
         for name, cell in first_cells.items()

@@ -23,8 +23,8 @@ from saliency_bench.compute.preflight import check_settings, check_writable
 from saliency_bench.compute.python_objects import describe, modes_kept
 from saliency_bench.compute.reading import group_names
 from saliency_bench.errors import UserError, one_line, unknown
+from saliency_bench.read.finished_run import read_run
 from saliency_bench.read.report.choice_page import headline, page_text, sentences
-from saliency_bench.read.run_folder import read_run
 from saliency_bench.read.statistics.clusters import cluster_names
 from saliency_bench.recipes.choosing.answers import answer_of, question_answer
 from saliency_bench.recipes.choosing.candidates import Candidate, candidate_of, candidates, costs, seconds_per_pass

@@ -13,7 +13,7 @@ from saliency_bench.compute.python_objects import Objects, describe
 from saliency_bench.compute.run import start
 from saliency_bench.errors import UserError
 from saliency_bench.read.analysis.randomisation import BOUND, METRIC, STAYS, verdict
-from saliency_bench.read.run_folder import RunData, read_run
+from saliency_bench.read.finished_run import Run, read_run
 from saliency_bench.recipes.choosing.rounds import RoundScores
 from saliency_bench.types import Maps
 from saliency_bench.utils.messages import LOGGER
@@ -111,15 +111,15 @@ class RunLaboratory:
             start(spec, {**self.objects, **objects}, progress=self.progress)
 
 
-def scores_of(run: RunData, lineup: Mapping[str, Sequence[str]]) -> RoundScores:
+def scores_of(run: Run, lineup: Mapping[str, Sequence[str]]) -> RoundScores:
     """Return the scores of the candidates in {metric: candidates} in a run, oriented so that higher is better."""
     cells = {(cell.explainer_text, cell.metric_text): cell for cell in run.cells}
     wanted = [(name, metric) for metric, names in lineup.items() for name in names]
     first = {metric: cells[names[0], metric] for metric, names in lineup.items()}
     return RoundScores(
-        {key: run.oriented(cells[key]) for key in wanted},
-        run.ids,
-        run.groups,
+        {key: run.scores.oriented(cells[key]) for key in wanted},
+        run.scores.ids,
+        run.scores.groups,
         {metric: cell.limits for metric, cell in first.items()},
         {metric: cell.higher_is_better for metric, cell in first.items()},
     )

@@ -21,7 +21,7 @@ from saliency_bench.bound_metric import list_metrics, load_metric
 from saliency_bench.compute.classifiers.classifier import Classifier
 from saliency_bench.compute.classifiers.loading import load_classifier
 from saliency_bench.compute.run import run
-from saliency_bench.read.run_folder import RunData, read_run
+from saliency_bench.read.finished_run import Run, read_run
 from saliency_bench.read.statistics.intervals import wilson
 from saliency_bench.read.statistics.paired_test import ALPHA
 from saliency_bench.recipes.metrics_check.damaged_maps import DAMAGED, EXPLAINERS, RIGHT
@@ -210,16 +210,16 @@ def check_metrics(
     return counts
 
 
-def counted(kind: str, run: RunData) -> list[Count]:
+def counted(kind: str, run: Run) -> list[Count]:
     """Return a count for each metric and each kind of damage in a run."""
     by_name = {(cell.metric_text, cell.explainer): cell for cell in run.cells}
     counts = []
     for metric in dict.fromkeys(cell.metric_text for cell in run.cells):
-        right = run.oriented(by_name[metric, RIGHT])
+        right = run.scores.oriented(by_name[metric, RIGHT])
         for damage in DAMAGED:
             cell = by_name.get((metric, damage.replace(" ", "_")))
             if cell is not None:
-                counts.append(Count(kind, metric, damage, *compared(right, run.oriented(cell))))
+                counts.append(Count(kind, metric, damage, *compared(right, run.scores.oriented(cell))))
     return counts
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from saliency_bench.read.analysis.order_agreement import Answers, crowd_auc
-from saliency_bench.read.run_folder import RunData
+from saliency_bench.read.finished_run import Run
 from saliency_bench.read.statistics.exposures import SHOWN, judgement_areas, right_by
 from saliency_bench.read.statistics.intervals import interval
 from saliency_bench.recipes.suites.number import NoNumberError, Number
@@ -21,7 +21,7 @@ DRAWS = 1000  # random subsets of the judgements for a value with `judgements`
 ROUNDING = 1e-9
 
 
-def crowd_number(answers: Sequence[Answers], run: RunData, explainer: str, value: Value) -> Number:
+def crowd_number(answers: Sequence[Answers], run: Run, explainer: str, value: Value) -> Number:
     """Compute a value from people's answers about the images of a run.
 
     Args:
@@ -38,12 +38,12 @@ def crowd_number(answers: Sequence[Answers], run: RunData, explainer: str, value
     firsts: dict[str, list[float]] = {}
     for source in answers:
         for image_id, exposures in source.about(run).judgements.get(explainer, {}).items():
-            if image_id in run.position:
+            if image_id in run.scores.position:
                 firsts.setdefault(image_id, []).extend(exposures)
     if not firsts:
         raise NoNumberError("no answers from people about these images (--answers)")
     ids, seed = sorted(firsts), run.summary.get("seed", 0)
-    codes = run.codes(ids)
+    codes = run.scores.codes(ids)
     judgements = [np.array(firsts[image_id]) for image_id in ids]
     if value.judgements:
         drawn = _with_fewer(np.concatenate(judgements), float(value.judgements), len(ids), explainer, seed)
@@ -74,7 +74,7 @@ def _with_fewer(firsts: np.ndarray, each: float, images: int, explainer: str, se
     return np.array([areas[np.argsort(random_bits(draw_seed, len(areas)))[:size]].mean() for draw_seed in seeds])
 
 
-def _count(answers: Sequence[Answers], run: RunData, value: Value) -> Number:
+def _count(answers: Sequence[Answers], run: Run, value: Value) -> Number:
     """Count the images or people whose mean exposure at the first correct answer is in (low, high]."""
     low, high = map(float, value.bin.split())
     means = [np.nanmean(firsts) for firsts in _grouped(answers, run, value.count) if not np.isnan(firsts).all()]
@@ -84,24 +84,24 @@ def _count(answers: Sequence[Answers], run: RunData, value: Value) -> Number:
     return Number(float(inside), n=len(means))
 
 
-def _grouped(answers: Sequence[Answers], run: RunData, by: str) -> Iterator[np.ndarray]:
+def _grouped(answers: Sequence[Answers], run: Run, by: str) -> Iterator[np.ndarray]:
     """Yield the exposures of the first correct answers (NaN if none) per image or per person."""
     groups: dict[tuple[int, str], list[float]] = {}
     for number, source in enumerate(answers):
         for person, of_person in source.about(run).of_people.items():
             for image_id, exposures in of_person.items():
-                if image_id in run.position:  # studies can share images, but not people
+                if image_id in run.scores.position:  # studies can share images, but not people
                     key = (0, image_id) if by == "image" else (number, person)
                     groups.setdefault(key, []).extend(exposures)
     yield from map(np.array, groups.values())
 
 
-def drawn_answers(run: RunData, explainers: Sequence[str], people: int = 10) -> Answers:
+def drawn_answers(run: Run, explainers: Sequence[str], people: int = 10) -> Answers:
     """Simulate answers for the tables of a smoke test: each person judges each image with each explainer."""
     judgements: dict[str, dict[str, list[float]]] = {}
     of_people: dict[str, dict[str, list[float]]] = {}
     for explainer in explainers:
-        for image_id in run.ids:
+        for image_id in run.scores.ids:
             draws = random_bits(seed_of(0, "smoke answers", explainer, image_id), people) % (len(SHOWN) + 1)
             firsts = [*SHOWN, np.nan]
             judgements.setdefault(explainer, {})[image_id] = [firsts[draw] for draw in draws]

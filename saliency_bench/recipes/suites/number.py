@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from saliency_bench.read.cell import CellResult, Interval
-from saliency_bench.read.run_folder import RunData
+from saliency_bench.read.finished_run import Run
 
 
 class NoNumberError(Exception):
@@ -38,7 +38,7 @@ class Number:
     text: str = ""
     cell: str = ""
     runs: tuple[str, ...] = ()
-    samples: tuple[RunData, CellResult] | None = None
+    samples: tuple[Run, CellResult] | None = None
 
 
 def number_of(interval: Interval) -> Number:

@@ -22,7 +22,7 @@ from saliency_bench.read.analysis.clever_hans import found_by
 from saliency_bench.read.analysis.correlations import FEWEST, over_points, pearson
 from saliency_bench.read.analysis.order_agreement import Answers
 from saliency_bench.read.cell import CellResult, Interval
-from saliency_bench.read.run_folder import RunData, read_run
+from saliency_bench.read.finished_run import Run, read_run
 from saliency_bench.read.statistics.intervals import (
     INTERVAL_FROM,
     Estimate,
@@ -56,9 +56,9 @@ class Results:
     failed: Mapping[Path, str] = field(default_factory=dict)
 
     @cached_property
-    def runs(self) -> dict[Path, RunData | str]:
+    def runs(self) -> dict[Path, Run | str]:
         """Map each run's folder to the run, or to the reason why the run is missing."""
-        runs: dict[Path, RunData | str] = {}
+        runs: dict[Path, Run | str] = {}
         for folder in dict.fromkeys(job.folder for job in self.jobs):
             try:
                 runs[folder] = f"failed: {self.failed[folder]}" if folder in self.failed else read_run(folder)
@@ -66,10 +66,10 @@ class Results:
                 runs[folder] = NOT_RUN
         return runs
 
-    def finished(self, names: Sequence[str]) -> list[tuple[SuiteJob, RunData]]:
+    def finished(self, names: Sequence[str]) -> list[tuple[SuiteJob, Run]]:
         """Return the finished runs with these names."""
         pairs = [(job, self.runs[job.folder]) for job in self.jobs if job.name in names]
-        return [(job, run) for job, run in pairs if isinstance(run, RunData)]
+        return [(job, run) for job, run in pairs if isinstance(run, Run)]
 
     def numbers_of(self, name: str) -> pd.DataFrame:
         """Return a table's numbers in table order, one row each, with a column per axis and the column `number`."""
@@ -131,12 +131,12 @@ class Results:
             number = _score(run, explainer, metric, None if value.part is None else fill(value.part, variant))
         return replace(number, runs=(f"runs/{job.folder.name}",), least=number.n)
 
-    def _run(self, names: Sequence[str], place: Mapping[str, str], has_explainer: bool) -> tuple[SuiteJob, RunData]:
+    def _run(self, names: Sequence[str], place: Mapping[str, str], has_explainer: bool) -> tuple[SuiteJob, Run]:
         """Return the first run with one of these names for a table entry. Raise NoNumberError if there is none."""
         for job in self.jobs:
             is_explained = not has_explainer or place["explainer"] in self.suite.runs[job.name].explainers
             if job.name in names and (job.dataset, job.model) == (place["dataset"], place["model"]) and is_explained:
-                if isinstance(run := self.runs[job.folder], RunData):
+                if isinstance(run := self.runs[job.folder], Run):
                     return job, run
                 raise NoNumberError(run)
         raise NoNumberError(NOT_RUN)
@@ -151,7 +151,7 @@ class Results:
     def _counted(self) -> dict[str, dict[str, int]]:
         return {}
 
-    def _answers(self, job: SuiteJob, run: RunData) -> Sequence[Answers]:
+    def _answers(self, job: SuiteJob, run: Run) -> Sequence[Answers]:
         """Return people's answers. In a smoke test, the answers are simulated unless --answers is given."""
         if self.choice.answers or not self.choice.smoke:
             return self.choice.answers
@@ -188,7 +188,7 @@ def places_of(suite: Suite, table: TableSpec) -> pd.DataFrame:
     return frame.loc[positions].reset_index(drop=True)
 
 
-def _score(run: RunData, explainer: str, metric: str, part: str | None) -> Number:
+def _score(run: Run, explainer: str, metric: str, part: str | None) -> Number:
     """Return an explainer's mean score on a metric or a part of it. Raise NoNumberError if there is none."""
     cell = next((cell for cell in run.cells if (cell.explainer_text, cell.metric_text) == (explainer, metric)), None)
     if cell is None:
@@ -199,10 +199,10 @@ def _score(run: RunData, explainer: str, metric: str, part: str | None) -> Numbe
     if interval.value is None:
         raise NoNumberError(next(iter(cell.left_out), "no score"))
     number = replace(number_of(interval), cell=cell.cell_id)
-    return number if part is not None else replace(number, best=cell.cell_id in run.best, samples=(run, cell))
+    return number if part is not None else replace(number, best=cell.cell_id in run.table.best, samples=(run, cell))
 
 
-def _clever_hans(run: RunData, explainer: str, localisation: str, faithfulness: str) -> Number:
+def _clever_hans(run: Run, explainer: str, localisation: str, faithfulness: str) -> Number:
     """Return the share of samples that `found_by` selects from two metrics.
 
     Raise NoNumberError if a cell is missing.
@@ -213,10 +213,10 @@ def _clever_hans(run: RunData, explainer: str, localisation: str, faithfulness: 
     hits = found_by(run, cells[localisation], cells[faithfulness]).hits
     if not (scored := int(np.isfinite(hits).sum())):
         raise NoNumberError("no sample with both scores")
-    return Number(*interval(hits, run.codes(), (0.0, 1.0)).known, scored)
+    return Number(*interval(hits, run.scores.codes(), (0.0, 1.0)).known, scored)
 
 
-def cells_by_metric(run: RunData, explainer: str) -> dict[str, CellResult]:
+def cells_by_metric(run: Run, explainer: str) -> dict[str, CellResult]:
     """Return {metric: cell} for an explainer of a run, with names as used in cells."""
     return {cell.metric_text: cell for cell in run.cells if cell.explainer_text == explainer}
 
@@ -232,7 +232,7 @@ def part_of(cell: CellResult, part: str) -> Interval | None:
     return Interval(value=value, low=None, high=None, n=n, clusters=parts[0].clusters)
 
 
-def _accuracy(job: SuiteJob, run: RunData, value: Value, transform: str) -> Number:
+def _accuracy(job: SuiteJob, run: Run, value: Value, transform: str) -> Number:
     """Return an accuracy of a run's classifier. Raise NoNumberError if it was not measured."""
     model = run.summary["model"]
     accuracies = accuracies_of(job).get(transform) if transform else model
@@ -268,10 +268,10 @@ def _over_models(numbers: Sequence[Number]) -> tuple[Estimate, float] | None:
     # Parts, accuracies and aggregates of means have no scores per sample.
     if len(samples) < len(numbers) or any(cell.aggregate for _, cell in samples):
         return None
-    columns = [pd.Series(run.values[cell.cell_id], run.ids) for run, cell in samples]
+    columns = [pd.Series(run.scores.values[cell.cell_id], run.scores.ids) for run, cell in samples]
     scores = pd.concat(columns, axis=1, join="inner").dropna()  # the images common to all models, in one order
     run = samples[0][0]
-    codes = run.codes(list(scores.index))
+    codes = run.scores.codes(list(scores.index))
     means = scores.to_numpy().mean(axis=1)
     counts = np.bincount(codes)
     estimate = Estimate.alone(float(means.mean()) if len(means) else np.nan, counts)

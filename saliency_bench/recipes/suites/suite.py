@@ -295,7 +295,7 @@ def _run(job: SuiteJob, progress: bool, group: ProcessGroup) -> None:
 def _covers(folder: Path, limit: int | None) -> bool:
     """Return whether a finished run contains predictions for all samples of a run with this limit."""
     try:
-        dataset = read_summary(folder)[0]["dataset"]
+        dataset = read_summary(folder)["dataset"]
     except UserError:
         return False
     return dataset["used"] >= (dataset["samples"] if limit is None else min(limit, dataset["samples"]))

@@ -31,11 +31,11 @@ from saliency_bench.compute.targets.terms import TargetTerms
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.maps import descending
 from saliency_bench.read.analysis.clever_hans import found_by
+from saliency_bench.read.finished_run import Run
 from saliency_bench.read.manifest import read_manifest
 from saliency_bench.read.parts import RunStore
 from saliency_bench.read.report import words
 from saliency_bench.read.report.plots import STYLE, save_figure
-from saliency_bench.read.run_folder import RunData
 from saliency_bench.recipes.suites.drawing import mark_smoke
 from saliency_bench.recipes.suites.numbers import Results, cells_by_metric, explainer_text, metric_text
 from saliency_bench.recipes.suites.suite_jobs import SuiteJob
@@ -108,9 +108,7 @@ def _keys(
     return sorted(named, key=lambda names: [order[axis].index(part) for axis, part in zip(wanted, names, strict=True)])
 
 
-def _cells(
-    results: Results, picture: PictureSpec, job: SuiteJob, run: RunData
-) -> Iterator[tuple[tuple[str, ...], Panel]]:
+def _cells(results: Results, picture: PictureSpec, job: SuiteJob, run: Run) -> Iterator[tuple[tuple[str, ...], Panel]]:
     """Yield ((dataset, model, image, explainer, view), cell) for each cell of one run."""
     explainers = [text for text in results.suite.runs[job.name].explainers if picture.needs(explainer=text)]
     if not explainers or not picture.needs(dataset=job.dataset, model=job.model):
@@ -142,7 +140,7 @@ def _cells(
             yield (job.dataset, job.model, image_id, text, view_name), Panel(cell.pixels, lines)
 
 
-def chosen(images: Images, run: RunData, metrics: Sequence[str], explainers: Sequence[str]) -> list[str]:
+def chosen(images: Images, run: Run, metrics: Sequence[str], explainers: Sequence[str]) -> list[str]:
     """Select the images of a run for a picture and return their ids.
 
     Args:
@@ -157,28 +155,28 @@ def chosen(images: Images, run: RunData, metrics: Sequence[str], explainers: Seq
     """
     if images.file or images.ids:
         ids = list(images.ids) if images.ids else _listed(Path(images.file))
-        if unknown_ids := [image_id for image_id in ids if image_id not in run.position]:
-            raise unknown("image", unknown_ids[0], run.ids)
+        if unknown_ids := [image_id for image_id in ids if image_id not in run.scores.position]:
+            raise unknown("image", unknown_ids[0], run.scores.ids)
         return ids
     if images.rule == "first":
-        return run.ids[: images.count]
+        return run.scores.ids[: images.count]
     if images.rule == "per class":
         return _per_class(run, images.count)
     if images.rule == "clever hans":
-        return [run.ids[position] for position in _clever_hans(run, metrics, explainers[0])[: images.count]]
+        return [run.scores.ids[position] for position in _clever_hans(run, metrics, explainers[0])[: images.count]]
     cells = [cell for cell in run.cells if cell.metric_text in metrics[:1] and cell.explainer_text in explainers]
     if not cells:
         raise UserError(f"the rule {images.rule!r} needs scores, but the run has none for the picture's first value")
-    scores = np.array([run.oriented(cell) for cell in cells])  # higher is better
+    scores = np.array([run.scores.oriented(cell) for cell in cells])  # higher is better
     if images.rule == "disputed":
         order = -scores.std(axis=0)
     else:
         order = scores.mean(axis=0) * (1 if images.rule == "lowest" else -1)
     known = np.flatnonzero(np.isfinite(order))
-    return [run.ids[position] for position in known[np.argsort(order[known], kind="stable")][: images.count]]
+    return [run.scores.ids[position] for position in known[np.argsort(order[known], kind="stable")][: images.count]]
 
 
-def _clever_hans(run: RunData, metrics: Sequence[str], explainer: str) -> list[int]:
+def _clever_hans(run: Run, metrics: Sequence[str], explainer: str) -> list[int]:
     """Return the positions of the samples that eq. 19 of Li et al. (2020) selects for an explainer.
 
     The sample with the highest faithfulness comes first.
@@ -195,7 +193,7 @@ def _clever_hans(run: RunData, metrics: Sequence[str], explainer: str) -> list[i
     return found_by(run, cells[metrics[0]], cells[metrics[1]]).order
 
 
-def _false_positives(model: RunModel, run: RunData, metrics: Sequence[str], explainer: str) -> list[str]:
+def _false_positives(model: RunModel, run: Run, metrics: Sequence[str], explainer: str) -> list[str]:
     """Return the ids of images whose most probable absent class is a class with Clever Hans samples, for p > 0.5.
 
     The images are sorted by this probability, highest first, with one sample per cluster.
@@ -206,11 +204,11 @@ def _false_positives(model: RunModel, run: RunData, metrics: Sequence[str], expl
     columns = ["image_id", "label", "labels", "logits"]
     table = pq.read_table(run.folder / "predictions.parquet", columns=columns)
     rows = {row["image_id"]: row for row in table.to_pylist()}
-    image_ids = [run.ids[position] for position in _clever_hans(run, metrics, explainer)]
+    image_ids = [run.scores.ids[position] for position in _clever_hans(run, metrics, explainer)]
     members = model.question.members
     suspects = {index for image_id in image_ids for index in _classes_in(members, rows[image_id] | {"labels": None})}
     images: dict[int, tuple[float, str]] = {}
-    for image_id, code in zip(run.ids, run.codes(), strict=True):
+    for image_id, code in zip(run.scores.ids, run.scores.codes(), strict=True):
         if (absent := _likeliest_absent(members, rows[image_id])) in suspects:
             logits = torch.tensor([rows[image_id]["logits"]], dtype=torch.float64)
             p = float(probabilities(logits, model.classifier.activation)[0, absent])
@@ -237,10 +235,10 @@ def _likeliest_absent(members: Sequence[Sequence[int]] | None, row: Mapping[str,
     return next((int(index) for index in order if int(index) not in present), None)
 
 
-def _per_class(run: RunData, count: int) -> list[str]:
+def _per_class(run: Run, count: int) -> list[str]:
     """Return the ids of the first `count` images of each class. The classes are those in the run's predictions."""
     labels = pd.read_parquet(run.folder / "predictions.parquet", columns=["image_id", "label"])
-    labels = labels[labels["image_id"].isin(run.ids)]
+    labels = labels[labels["image_id"].isin(run.scores.ids)]
     return [image_id for _, group in labels.groupby("label") for image_id in group["image_id"].head(count)]
 
 
@@ -256,11 +254,11 @@ def _listed(path: Path) -> list[str]:
     return [line.strip() for line in lines if line.strip()]
 
 
-def score_line(run: RunData, image_id: str, explainer: Explainer, metric: str, name: str) -> str:
+def score_line(run: Run, image_id: str, explainer: Explainer, metric: str, name: str) -> str:
     """Return a sample's score as text, such as "IoU 0.312", or "" if the explainer has no cell for the metric."""
     for cell in run.cells:
         if (cell.explainer_text, cell.metric_text) == (explainer_text(str(explainer)), metric):
-            return f"{name} {words.number(float(run.values[cell.cell_id][run.position[image_id]]))}"
+            return f"{name} {words.number(float(run.scores.values[cell.cell_id][run.scores.position[image_id]]))}"
     return ""
 
 

@@ -309,7 +309,8 @@ def _model(job: SuiteJob) -> str:
 def _cells_there(job: SuiteJob) -> tuple[set[tuple[str, str]], int]:
     """Return the existing cells as (explainer, metric), and their number of images."""
     try:
-        summary, cells = read_summary(job.folder)
+        summary = read_summary(job.folder)
     except UserError:
         return set(), 0
+    cells = read_cells(summary["cells"])
     return {(cell.explainer_text, cell.metric_text) for cell in cells}, summary["dataset"]["used"]

@@ -13,7 +13,7 @@ import pandas as pd
 from scipy.stats import ttest_rel
 
 from saliency_bench.read.cell import CellResult
-from saliency_bench.read.run_folder import RunData
+from saliency_bench.read.finished_run import Run
 from saliency_bench.read.statistics.ranking import ALPHA
 from saliency_bench.recipes.suites.numbers import Results, explainer_text, metric_text
 
@@ -39,13 +39,13 @@ def t_tests(results: Results, name: str) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def _compare(run: RunData, metric: str, reference: str, others: list[str]) -> Iterator[tuple[Any, ...]]:
+def _compare(run: Run, metric: str, reference: str, others: list[str]) -> Iterator[tuple[Any, ...]]:
     """Yield the columns of a row, starting with `explainer`, for each other explainer of a run that has a score."""
     cells = {cell.explainer_text: cell for cell in run.cells if cell.metric_text == metric and not cell.aggregate}
     if reference not in cells:
         return
     for other in (text for text in others if text != reference and text in cells):
-        both = np.array([run.values[cells[text].cell_id] for text in (reference, other)])
+        both = np.array([run.scores.values[cells[text].cell_id] for text in (reference, other)])
         first, second = both[:, np.isfinite(both).all(axis=0)]
         # If all differences are equal, scipy returns NaN and warns.
         p = float(ttest_rel(first, second).pvalue) if np.any(first != second) and len(first) > 1 else np.nan
@@ -53,7 +53,7 @@ def _compare(run: RunData, metric: str, reference: str, others: list[str]) -> It
         yield reference, other, len(first), difference, p, _adjusted_p(run, cells[reference], cells[other])
 
 
-def _adjusted_p(run: RunData, first: CellResult, second: CellResult) -> float:
+def _adjusted_p(run: Run, first: CellResult, second: CellResult) -> float:
     """Return the p-value from the run's paired test of two cells, or NaN if there is none."""
     for contrast in run.contrasts:
         if set(contrast.cells) == {first.cell_id, second.cell_id}:

@@ -1,13 +1,10 @@
 """`sb.check` and `sb.power`, which return the output of the commands with these names as data frames."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from saliency_bench.errors import UserError
 from saliency_bench.read.analysis import power as needed_for
-from saliency_bench.read.analysis.requirements import Requirement
-from saliency_bench.read.analysis.requirements import check as judge
-from saliency_bench.read.run_folder import RunData, read_run
+from saliency_bench.read.finished_run import run_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,14 +25,7 @@ def check(run: Any, *requirements: str, against: Any = None, strict: bool = Fals
         UserError: No requirement is given, a requirement is invalid, a score does not exist or has too few samples, or
             the runs cannot be compared.
     """
-    import pandas as pd
-
-    if not requirements:
-        raise UserError('check needs at least one requirement, such as "gradcam:saliency_miou>=0.3"')
-    earlier = None if against is None else _read(against)
-    name = "" if earlier is None else str(earlier.folder)
-    checked = judge(_read(run), [Requirement.read(text) for text in requirements], earlier)
-    return pd.DataFrame([row.as_dict() | {"passed": row.passes(strict), "line": row.line(name)} for row in checked])
+    return run_of(run).check(*requirements, against=against, strict=strict)
 
 
 def power(
@@ -69,15 +59,7 @@ def power(
     if (run is None) == (spread is None):
         raise UserError("power needs either a run or a spread (the standard deviation of the per-image differences)")
     if run is not None:
-        rows = needed_for.of_run(_read(run), difference, power, not single)
+        rows = needed_for.of_run(run_of(run), difference, power, not single)
     else:
         rows = [needed_for.assumed(spread or 0.0, difference, power, cluster_size, correlation)]
     return pd.DataFrame([row.as_dict() for row in rows]).astype({"clusters": "Int64", "images": "Int64"})
-
-
-def _folder(run: Any) -> Path:
-    return Path(getattr(run, "folder", run))
-
-
-def _read(run: Any) -> RunData:
-    return read_run(_folder(run))
