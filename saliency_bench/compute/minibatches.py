@@ -113,8 +113,8 @@ def torch_dataset(
     """
     if type(transform).__module__ == "torchvision.transforms.transforms":
         raise UserError(
-            f"{type(transform).__name__} of torchvision.transforms does not move masks with their images; use the one "
-            "in torchvision.transforms.v2"
+            f"{type(transform).__name__} of torchvision.transforms does not transform masks together with their "
+            "images; use the transform of this name in torchvision.transforms.v2"
         )
     foreground = " ".join(words_of(mask_values))
     source = find(dataset, **options)
@@ -144,7 +144,7 @@ def _labelled(rows: datasets.Dataset, label_column: str, name: str) -> datasets.
     rows = with_classes(rows)
     kind = getattr(rows.features["label"], "pa_type", None)
     if kind is None or not pa.types.is_integer(kind):
-        raise UserError(f"the column {label_column} of {name} contains neither class labels, text nor whole numbers")
+        raise UserError(f"the column {label_column} of {name} does not contain class labels, text or whole numbers")
     return rows
 
 

@@ -276,8 +276,8 @@ class TrainingRows:
 
     Attributes:
         rows: The samples.
-        content: Hash of the samples, from `content_of`.
-        digests: Digests of their pictures, from `content_of`.
+        content: Hash of the samples, as returned by `content_of`.
+        digests: Digests of their pictures, as returned by `content_of`.
     """
 
     rows: datasets.Dataset

@@ -573,7 +573,7 @@ def test_unhashable_attribute_is_reported_and_not_reused(caplog):
     classifier = sb.load_classifier(Net(open(os.devnull)), mean=0, std=1, size=8)  # noqa: SIM115
     assert classifier.digest == classifier.digest
     assert caplog.messages == [
-        "module:Net: _value cannot be hashed (_io TextIOWrapper has no readable content), so a later start "
+        "module:Net: _value cannot be hashed (_io TextIOWrapper has no readable content), so a later run "
         "cannot reuse or extend these results"
     ]
     assert classifier.digest != digest_of(Net(open(os.devnull)))  # noqa: SIM115

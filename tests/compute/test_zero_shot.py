@@ -304,7 +304,7 @@ def test_incompatible_tokenizers_are_rejected(folder, tmp_path):
 
     larger = tokenizer_of("clip")
     larger.add_tokens(["cat", "dog"])
-    refused(r"the tokenizer returns token .* has 58 tokens", load_classifier, made(larger), **TEXTS)
+    refused(r"the tokenizer returns token .* has only 58 tokens", load_classifier, made(larger), **TEXTS)
     # Without the end-of-text token, which CLIP reads, all prompts have the same embedding.
     refused("cannot distinguish 'cat' from 'dog'", load_classifier, made(tokenizer_of("align")), **TEXTS)
 
@@ -402,7 +402,7 @@ def test_underscores_of_class_names_become_spaces(folder):
     assert texts_for(spec, objects, ["blue_bird", "cat"]) == {"prompts": ["a {}"], "labels": ["blue bird", "cat"]}
     refused("no class names to fill", texts_for, spec, objects, None)
     settings = {"explainers": "gae", "metrics": "saliency_miou", "out": "o", "prompts": "a {}"}
-    refused("prompts need a model given by name", sb.run, dataset="d", model=clip(folder), **settings)
+    refused("prompts need a model that is given by name", sb.run, dataset="d", model=clip(folder), **settings)
 
 
 def test_explain_command_accepts_prompts(folder, tmp_path, capsys):

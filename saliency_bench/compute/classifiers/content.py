@@ -106,7 +106,7 @@ class ContentHasher:
     def hash_place(self, holder: object, name: str, value: object) -> tuple[bytes, ...]:
         """Return the name and hash of a value held by `holder`, or () if the value is left out.
 
-        A list or dict that is left out is hashed as empty.
+        A list or dict that is left out is hashed as if it were empty.
         """
         place = id(holder), name
         if place in self._left_out:

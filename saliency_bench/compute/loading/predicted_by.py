@@ -141,13 +141,13 @@ def _of_run(
     manifest, path = read_manifest(folder), folder / "predictions.parquet"
     if (manifest.identity.fingerprint, manifest.identity.split) != (table.fingerprint, spec.split):
         raise UserError(f"{folder} is a run on different data, so its predictions cannot be targets here; use --target "
-                        f"{PREDICTED_BY}MODEL, which predicts the samples first")  # fmt: skip
+                        f"{PREDICTED_BY}MODEL, so that the model predicts these samples first")  # fmt: skip
     if not path.is_file():
         raise UserError(f"{folder} has no predictions yet (no {path.name}); finish that run first")
     known = set(read_columns(path, ["image_id"], PREDICTIONS)["image_id"].to_pylist())
     if missing := [image_id for image_id in table.samples.ids[: table.count] if image_id not in known]:
-        raise UserError(f"{folder} has no prediction for {len(missing)} images, such as {missing[0]}; run it again "
-                        "with the --limit of this run")  # fmt: skip
+        raise UserError(f"{folder} has no prediction for {len(missing)} images, such as {missing[0]}; repeat that run "
+                        "with the same --limit as this run")  # fmt: skip
 
     identity = manifest.identity
     title = public_name(str(manifest.spec.model) if manifest.model is None else manifest.model.id)

@@ -50,13 +50,16 @@ class Composed:
 def absolute(explainer: Inner) -> Explainer:
     """Return an explainer that takes the absolute values of another explainer's maps.
 
-    They show how much each pixel matters, for or against the target.
+    The absolute values show how much each pixel matters, for or against the target.
     """
     return _composed("absolute", _absolute, explainer)
 
 
 def positive(explainer: Inner) -> Explainer:
-    """Return an explainer that sets negative values in another explainer's maps to 0: evidence for the target."""
+    """Return an explainer that sets negative values in another explainer's maps to 0.
+
+    The new maps show only evidence for the target.
+    """
     return _composed("positive", _positive, explainer)
 
 

@@ -56,7 +56,7 @@ def load_tensor(path: Path, most: int) -> np.ndarray:
     """
     check_readable(path, most)
     if not zipfile.is_zipfile(path):
-        raise ValueError("it is not the zip archive that torch.save writes since version 1.6")
+        raise ValueError("it is not a zip archive, the format of torch.save since version 1.6")
     with zipfile.ZipFile(path) as packed:
         check_members(packed, most)
         names = [name for name in packed.namelist() if name.count("/") == 1 and name.endswith("/data.pkl")]

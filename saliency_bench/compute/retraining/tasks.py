@@ -51,7 +51,7 @@ class Task:
 
     @classmethod
     def make(cls, explainer: Explainer, exposure: int, number: int, protocol: RetrainingProtocol) -> "Task":
-        """Return a task, normalised so that equal training runs for different explainers or metrics are one task."""
+        """Return a task, normalised so that identical training runs of different explainers or metrics are one task."""
         trained = replace(protocol, test="modified", trainings=1, exposures=EXPOSURES)
         if 0 < exposure < len(EXPOSURES) - 1:
             return cls(explainer, exposure, number, trained)

@@ -38,7 +38,7 @@ class Curves:
             references "blur" and "mean" read its buffer `mean` (1, 3, 1, 1).
         images: Float (B, 3, H, W) in [0, 1].
         target: (B, K) or (1, K), the weights w of `path`.
-        maps: Torch or NumPy (B, H, W). Pixels are ordered by `maps.descending`: value, then the fixed permutation.
+        maps: Torch or NumPy (B, H, W). `maps.descending` orders the pixels: by value, and ties by a fixed permutation.
         seeds: One seed per image, for the references "noise", "linear" and "gaussian"; None means 0 to B-1.
 
     The pictures of one path of one image share passes (`passes.forward_many`). A probability is therefore bit-identical
@@ -191,7 +191,7 @@ class Curves:
         return values
 
     def logits(self, key: Hashable, count: int, draw: Draw) -> np.ndarray:
-        """Return sum_k w_k logit_k, float64 (B, count), for `count` pictures that `draw` makes of each image.
+        """Return sum_k w_k logit_k, float64 (B, count), for `count` pictures that `draw` creates from each image.
 
         The value is NaN if the logit is not a number.
 

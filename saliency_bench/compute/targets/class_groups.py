@@ -169,13 +169,13 @@ def _read(path: Path) -> dict[str, list]:
     if rows:
         return _groups_in(read, path)
     if not isinstance(read, dict) or not all(isinstance(entries, list) for entries in read.values()):
-        raise UserError(f"the groups {path} must be an object: {{group: [class, ...]}}")
+        raise UserError(f"the groups file {path} must contain a JSON object {{group: [class, ...]}}")
     return read
 
 
 def _groups_in(rows: list[dict], path: Path) -> dict[str, list]:
     if not rows or not {"class", "group"} <= set(rows[0]):
-        raise UserError(f"the groups {path} need the header class,group")
+        raise UserError(f"the groups file {path} needs the header class,group")
     groups: dict[str, list] = {}
     for row in rows:
         groups.setdefault(row["group"], []).append(row["class"])

@@ -72,8 +72,8 @@ def same_classes(first: list[str] | None, count: int, second: list[str] | None, 
     """
     if first is None or second is None or is_unnamed(first) or is_unnamed(second):
         if count != classes:
-            raise UserError(f"{name} has {count} classes and the model {classes}, and class names are missing; use "
-                            "two models with the same classes")  # fmt: skip
+            raise UserError(f"{name} has {count} classes and the model {classes}, and there are no class names to "
+                            "match them by; use two models with the same classes")  # fmt: skip
         return list(range(count))
     places = {_plain(label): index for index, label in enumerate(second)}
     if missing := [label for label in first if _plain(label) not in places]:
@@ -149,7 +149,7 @@ def _read(label_map: dict | str | Path) -> dict:
     except (OSError, ValueError) as error:  # includes text that is not UTF-8
         raise UserError(f"the label map {label_map} cannot be read as JSON: {one_line(error)}") from error
     if not isinstance(content, dict):
-        raise UserError(f"the label map {label_map} must be an object: {{dataset class: model class or a list}}")
+        raise UserError(f"the label map {label_map} must be a JSON object {{dataset class: model class or a list}}")
     return content
 
 
