@@ -64,7 +64,7 @@ class Explained:
         return {"cells": self.cells and list(self.cells), "negative": bool((self.maps < 0).any())}
 
     def values_of(self, index: int) -> dict[str, float | None]:
-        """Return {column of `records.OF_MAP`: value} for the map at an index of the batch."""
+        """Return {column of `records.OF_MAP`: value} for the map at this index of the batch."""
         draws = None if self.draws is None else self.draws[index]
         if self.maps is None or index in self.faults:
             return {"draws": draws}

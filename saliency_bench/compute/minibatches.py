@@ -22,7 +22,7 @@ from saliency_bench.utils.mask_values import words_of
 
 Sample = tuple[Tensor, Tensor, Tensor]
 READ = ("image", "mask", "label", "image_id")
-PAIR = "a transform takes (image, mask) and returns both, like the transforms of torchvision.transforms.v2"
+PAIR = "use a transform that takes (image, mask) and returns both, like those in torchvision.transforms.v2"
 
 
 class TorchDataset(data.Dataset[Sample]):
@@ -182,6 +182,6 @@ def _transformed(transform: Callable[..., Any], image: Tensor, mask: Tensor, nam
     elif not ((moved == 0) | (moved == 1)).all():
         raise UserError(
             f"the transform returns a mask with values other than 0 and 1 for image {name}; resize and rotate masks "
-            "with nearest-neighbour interpolation, and fill with 0"
+            "with nearest-neighbour interpolation, and fill new pixels with 0"
         )
     return v2.functional.to_dtype(changed, torch.float32, scale=True), moved.bool()

@@ -1,8 +1,8 @@
 """Plan a run: find the incomplete batches from the run's cells and the files in its folder.
 
-plan            every incomplete batch, with the samples of each output that files already contain missing
-within a batch, the samples for which outputs of an explainer are missing chosen_samples  the samples that match
-`--only`
+plan            every incomplete batch, with the samples of each output that files already contain
+missing         within a batch, the samples for which outputs of an explainer are missing
+chosen_samples  the samples that match `--only`
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence

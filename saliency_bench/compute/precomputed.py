@@ -84,7 +84,7 @@ def explainer_of(
         change: Function applied to each map (H, W) before it is stored.
 
     Raises:
-        UserError: A map is not of `size` or not finite, an image is unknown or occurs twice, or a needed map is
+        UserError: A map has a different size or is not finite, an image is unknown or occurs twice, or a needed map is
             missing. The message names the file.
     """
     check_method_name(name)

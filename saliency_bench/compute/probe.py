@@ -72,7 +72,7 @@ class Probe:
             complain(f"{classifier.id} returns different logits for the same image at each call: {UNSEEN}")
 
     def differs(self) -> bool:
-        """Return whether the network's outputs or a setting of torch differ from the start of the run."""
+        """Return whether the network's outputs or a setting of torch have changed since the start of the run."""
         if any(read() != self.settings[name] for name, (read, _) in SETTINGS.items()):
             return True
         if self.answers is None:
@@ -120,7 +120,7 @@ class Probe:
         return None
 
     def _answers(self) -> tuple[Tensor, Tensor]:
-        """Return (logits (1, K), gradient of the largest logit at the image, or zeros without gradients)."""
+        """Return (logits (1, K), gradient of the largest logit at the image); the gradient is 0 if there is none."""
         with (
             untouched(self.classifier),
             self.classifier.uncounted(),

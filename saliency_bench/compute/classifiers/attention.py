@@ -215,7 +215,10 @@ def recording_attention(
     if start is not None and torch.is_grad_enabled():
         check_gradient(classifier, images)
     if start is not None and not -tokens.blocks <= start < tokens.blocks:
-        raise UserError(f"start={start} is out of range: {classifier.id} has {tokens.blocks} blocks, numbered from 0")
+        raise UserError(
+            f"start={start} is out of range: {classifier.id} has {tokens.blocks} blocks, numbered from 0; use a number "
+            f"below {tokens.blocks}"
+        )
     recorded = mode(None if start is None else start % tokens.blocks, **options)
     recorded.tokens = tokens
     with recorded:

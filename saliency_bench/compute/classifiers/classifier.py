@@ -329,7 +329,7 @@ class Classifier(nn.Module):
         return self
 
     def taking_normalised(self) -> "Classifier":
-        """Return a classifier with the same weights that takes normalised images, for gradients at such images."""
+        """Return a classifier with the same weights that takes normalised images, so that gradients refer to these."""
         other = copy.copy(self)
         # torch's own copies share these dicts.
         other._modules, other._buffers = dict(self._modules), dict(self._buffers)

@@ -77,9 +77,9 @@ def cam_layer(classifier: Classifier, images: Images) -> str:
     The last feature map comes from the last module that outputs a map of more than one pixel, before any pooling and
     after its activation. The search skips pooling modules, containers that end in pooling, dropout and identity. It
     also skips maps of class scores whose mean equals the logits (SqueezeNet) or that a second head computes from tokens
-    (VOLO). In VGG, this is a map of 14 x 14; in ResNet, it is the map of layer4. All evidence from the image passes
-    through the last feature map (`cuts`), and the map is aligned with the image (`placement`). The classifier's `layer`
-    is returned without these checks.
+    (VOLO). In VGG, the last feature map is 14 x 14; in ResNet, it is the output of layer4. All evidence from the image
+    passes through the last feature map (`cuts`), and the map is aligned with the image (`placement`). The classifier's
+    `layer` is returned without these checks.
 
     Raises:
         UserError: The network's last features are tokens that are not patches in row order, or no feature map contains
@@ -518,7 +518,7 @@ class Pooling(TorchFunctionMode):
         return None
 
     def _sizes(self) -> Iterator[tuple[int, int]]:
-        """Yield the grids of the convolutions in reverse order, each followed by its halves."""
+        """Yield the grids of the convolutions in reverse order, each followed by its repeated halvings."""
         for tall, wide in dict.fromkeys(reversed(self.grids)):
             for halving in range(HALVINGS + 1):
                 part = 2**halving

@@ -236,7 +236,7 @@ def keeps_gradients(model: nn.Module) -> bool:
 
 
 def _settings(module: nn.Module, ignored: Collection[str]) -> Iterator[tuple[str, Any]]:
-    """Yield (name, value) of everything that a module uses in its computation except weights."""
+    """Yield (name, value) of everything except weights that a module uses in its computation."""
     if isinstance(module, torch.jit.ScriptModule):
         yield "script", _script(module)
         return
@@ -281,10 +281,10 @@ def _replacement(hasher: ContentHasher, value: Any) -> bytes | list[tuple[Any, s
 
 
 def _script(module: torch.jit.ScriptModule) -> str:
-    """Describe TorchScript by the code, attributes and constants in its file, which do not depend on the file's path.
+    """Describe a TorchScript module by the code, attributes and constants in its file.
 
-    The constants of a frozen module are its weights. The module is saved to memory first, so only data that torch
-    itself has written is read.
+    These do not depend on the path of the file. The constants of a frozen module are its weights. The module is saved
+    to memory first, so only data that torch itself has written is read.
     """
     buffer = io.BytesIO()
     with warnings.catch_warnings():

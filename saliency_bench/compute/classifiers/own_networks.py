@@ -2,8 +2,8 @@
 
     ./net.py:make                                     a function or class that returns a module or a classifier
     ./net.py:make:depth=18,weights=best.ckpt          with arguments for the function, and a weights file
-    timm:resnet18:weights=best.safetensors            an architecture of timm or torchvision ./net.pt
-    TorchScript
+    timm:resnet18:weights=best.safetensors            an architecture from timm or torchvision
+    ./net.pt                                          TorchScript
 
 The options `mean`, `std`, `size`, `labels` and `name` of `load_classifier` can be appended:
 `mean=[0.5,0.5,0.5],size=224` or `labels=classes.txt`. Only model strings in your own commands and calls are loaded. A

@@ -148,7 +148,7 @@ def check_sides(name: str, sides: Iterable[Any]) -> None:
 
 
 def channels(name: str, values: Any) -> Sequence[float]:
-    """Return three numbers, one per channel, from one number for all channels or from three.
+    """Return three numbers, one per channel. A single number applies to all channels.
 
     Args:
         name: Name of the setting, for messages. If the name ends in "std", the values must be above 0.

@@ -175,7 +175,7 @@ def _suggestions(name: str) -> list[str]:
     """Return the checkpoints that a user may have meant.
 
     These are the checkpoints with this name after the owner (microsoft/resnet-18 for resnet-18). If there are none,
-    they are similar folders and very similar names. (For example, resnet-50 is too different from resnet-18.)
+    similar folders and very similar names are suggested (resnet-50 is too different from resnet-18).
     """
     if name in KNOWN:
         return []

@@ -130,10 +130,10 @@ def _of_model(other: Classifier, spec: RunSpec, table: SplitTable) -> Predicted:
 def _of_run(
     folder: Path, spec: RunSpec, table: SplitTable
 ) -> tuple[list[str] | None, Members, str, str, NetworkAnswers | None, Predicted]:
-    """Return (labels, model classes of each dataset class, identity, name, logits for fixed pictures, logits) of a run.
+    """Return (labels, model classes of each dataset class, identity, name, logits for fixed pictures, sample logits).
 
-    All values belong to the model of the run in `folder`; the last logits are for the samples. The model itself is not
-    loaded, because its name cannot be trusted.
+    All values belong to the model of the run in `folder`. The model itself is not loaded, because its name cannot be
+    trusted.
 
     Raises:
         UserError: The run has different or fewer samples.

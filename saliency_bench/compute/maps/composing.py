@@ -6,8 +6,8 @@
     blurred(explainer, sigma)              the map blurred by a Gaussian, which localises less (a control)
     over_layers(explainer, layers)         mean of the maps at several layers, each divided by its largest magnitude
 
-`smoothed("gradient:reduction=sum", draws=50)` equals `smoothgrad:reduction=sum`, but passes one batch of images at a
-time.
+`smoothed("gradient:reduction=sum", draws=50)` equals `smoothgrad:reduction=sum`, but passes one noisy copy of each
+image at a time.
 """
 
 import json

@@ -40,7 +40,7 @@ LEFT_OUT = re.compile(r"activations_and_grads|outputs|.*(hook|handle).*")
 
 
 class PeerExplainer:
-    """Turns an object or function from another package into a function (classifier, images, target) -> maps.
+    """Wrapper that turns an object or function from another package into an explainer.
 
     Attributes:
         peer: The object or function.
@@ -167,7 +167,7 @@ def grad_cam(cam: Any, **options: Any) -> Explainer:
 
     Args:
         cam: For example `GradCAM(model=model, target_layers=[model.layer4])`.
-        **options: Options of calling the object, such as `eigen_smooth=True`.
+        **options: Options for calling the object, such as `eigen_smooth=True`.
 
     Raises:
         UserError: The object is not a CAM, or does not accept these options when it is called.

@@ -51,8 +51,8 @@ def load_tensor(path: Path, most: int) -> np.ndarray:
         most: Limit on the unpacked size of the content, in bytes.
 
     Raises:
-        ValueError: The file does not contain exactly one dense tensor of numbers, or more than `most` bytes. Damaged
-            files may also raise OSError, EOFError, KeyError, zlib.error or BadZipFile.
+        ValueError: The file does not contain exactly one dense tensor of numbers, or unpacks to more than `most` bytes.
+            Damaged files may also raise OSError, EOFError, KeyError, zlib.error or BadZipFile.
     """
     check_readable(path, most)
     if not zipfile.is_zipfile(path):
@@ -116,7 +116,7 @@ def _tensor_of(storage: Any, offset: Any, shape: Any, strides: Any, *others: Any
 
 
 def _of_type(storage: Any, offset: Any, shape: Any, strides: Any, grad: Any, hooks: Any, kind: Any, *rest: Any) -> Any:
-    """Return the tensor that torch's rebuild function for types without a storage class describes."""
+    """Return the tensor described by the arguments of torch's rebuild function for types without a storage class."""
     return _tensor_of(storage, offset, shape, strides, grad, hooks, *rest, kind=str(kind))
 
 

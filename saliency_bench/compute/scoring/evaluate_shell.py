@@ -453,7 +453,7 @@ class AreaShell(_InstalledShell):
     """
 
     INPUTS = """predictions: the accuracies (N,) in [0, 1] of networks that `saliency-bench run` has trained.
-    references: the exposure (N,) of each network, a share of the pixels. Networks with equal exposures are averaged."""
+    references: the exposure (N,) of each network (a share of pixels). Networks with the same exposure are averaged."""
 
     @classmethod
     def computed(cls) -> Callable[..., np.ndarray] | None:

@@ -66,8 +66,8 @@ def plan_of(metric: Metric, predictions: Predictions) -> PartnerPlan:
         named = {ids[sample]: [ids[partner] for partner in places] for sample, places in partners_of.items()}
     except (AttributeError, TypeError, ValueError, IndexError) as error:
         line = (
-            f"{metric}: plan must return {{sample: [its partners]}}, in which all numbers are whole numbers below "
-            f"{len(ids)}"
+            f"{metric}: plan must return {{sample: [its partners]}}, where samples and partners are whole numbers "
+            f"below {len(ids)}"
         )
         raise UserError(line) from error
     return PartnerPlan(

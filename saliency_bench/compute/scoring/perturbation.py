@@ -474,7 +474,8 @@ def _mean_of(classifier: nn.Module, images: Images) -> Tensor:
     colour = getattr(classifier, "mean", None)
     if not isinstance(colour, Tensor):
         raise UserError(
-            "the references blur and mean need a classifier with a known mean; load the classifier with load_classifier"
+            "the references 'blur' and 'mean' need a classifier with a known mean; load the classifier with "
+            "load_classifier"
         )
     return colour.to(images).view(1, 3, 1, 1)
 

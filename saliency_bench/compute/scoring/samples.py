@@ -125,7 +125,7 @@ def score_parts(
     explainer: str | Explainer | Callable[..., Maps],
     **given: Any,
 ) -> np.ndarray:
-    """Return the parts of the scores of `score_samples`, float64 (B, P), for the same arguments; NaN if missing."""
+    """Return the parts of the scores of `score_samples`, float64 (B, P), for the same arguments; NaN if undefined."""
     return score_samples(metric, images, classifier, explainer, parts=True, **given)
 
 

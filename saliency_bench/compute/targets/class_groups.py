@@ -63,9 +63,10 @@ class ClassGroups:
         return max(others, key=lambda member: scores[member], default=None)
 
     def rival(self, label: int, scores: np.ndarray) -> tuple[int, ...]:
-        """Return the group, disjoint from the group of `label`, with the highest mean score (the first if tied), or ().
+        """Return the group with the highest mean score among those disjoint from the group of `label`, or ().
 
-        A merged group is never the rival, because it does not stand for a single concept.
+        If several are tied, the first is returned. A merged group is never the rival, because it does not stand for a
+        single concept.
         """
         members = set(self.group_of(label))
         disjoint = [group for index, group in enumerate(self.members)
