@@ -66,7 +66,7 @@ def explainer_of(
     size: tuple[int, int],
     seed: int,
     needed: Collection[str] = (),
-    fix: str = "add them",
+    fix: str = "add the missing maps",
     change: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> Explainer:
     """Return an explainer called `name` that returns the maps in `source`.

@@ -667,7 +667,7 @@ def test_run_rejects_changed_model_of_targets(start, resnet, tmp_path, factor):
     assert read_manifest(tmp_path / "run").answers.keys() == {"model", "model of the targets"}
     factor.write_text("0.5")
     other = classifier_of(factor, labels=labels)
-    refused(r"named is a run of another module:FromFile: .* run it again", start, other, "itself", target=target)
+    refused(r"named is a run of a different module:FromFile: .* repeat that run", start, other, "itself", target=target)
     target = f"predicted-by:{start(other, 'named again').folder}"
     refused("run contains results of a different model of the targets", start, str(resnet), target=target)
 

@@ -268,7 +268,7 @@ def test_naflex_inputs_match_processor(folder):
     ({"labels": ["cat", " "]}, "a label is empty"),
     ({"labels": ["cat", "Cat"]}, "cannot distinguish 'cat' from 'Cat'"),
     ({"labels": ["cat", "x" * 60]}, "has 71 tokens, but .* accepts 48"),
-    ({"mean": 0.5}, "a checkpoint already has them"),
+    ({"mean": 0.5}, "a checkpoint already has these settings"),
 ])  # fmt: skip
 def test_invalid_prompts_and_labels_are_rejected(folder, changes, words):
     refused(words, clip, folder, **changes)
@@ -283,7 +283,7 @@ def test_other_networks_reject_prompts(folder, resnet, tmp_path):
     network = hf.AutoModelForImageClassification.from_pretrained(resnet)
     for model in (resnet, network, "torchvision:resnet18", tmp_path):
         refused("does not compare pictures with texts", load_classifier, model, **TEXTS)
-    refused("a Classifier already has them", load_classifier, clip(folder), **TEXTS)
+    refused("a Classifier already has these settings", load_classifier, clip(folder), **TEXTS)
     refused(r"clipseg.*segments pictures", load_classifier, hf.CLIPSegModel(hf.CLIPSegConfig(**towers)), **TEXTS)
     words = r"CLIPModel compares pictures with texts.*prompts=.*labels="
     refused(words, load_classifier, AUTO.from_pretrained(folder("clip")))

@@ -102,14 +102,14 @@ def load_classifier(
         arguments = {key: value for key, value in vars(given).items() if value is not None}
         given = model_objects.Given(**(written | arguments))
     if isinstance(model, Classifier):
-        _refuse(given, revision, "a Classifier already has them")
+        _refuse(given, revision, "a Classifier already has these settings, so leave them out")
         return model.variant(layer, precision, channels_last, target, activation, compile).eval()
     if isinstance(model, nn.Module) or model_objects.is_pipeline(model):
         _refuse(None, revision, "")
         classifier = model_objects.from_object(model, given, layer, target)
     elif isinstance(model, str | Path):
         of_checkpoint = given if prompts is None else replace(given, prompts=None, labels=None)
-        _refuse(of_checkpoint, None, "a checkpoint already has them")
+        _refuse(of_checkpoint, None, "a checkpoint already has these settings, so leave them out")
         classifier = _named(str(model), revision, layer, activation, given, target)
     elif isinstance(model, Mapping) and any(isinstance(value, torch.Tensor) for value in model.values()):
         raise UserError("these are weights without a network; pass the network itself, after load_state_dict(...)")

@@ -23,7 +23,7 @@ from saliency_bench.utils.source_code import is_library
 HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 NAMES = ("children", "weights")  # entries of a structure that contain lists of names
 UNSTABLE = "unstable: "  # prefix in place of a hash, followed by the reason why a value cannot be hashed
-# Entries of a transformers config that may differ between equal networks.
+# Entries of a transformers config that may differ between otherwise identical networks.
 VOLATILE = ("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype", "_commit_hash")
 # Attributes that do not affect results: torch's own, and library attributes on origin, training and compilation.
 NO_SETTINGS = {

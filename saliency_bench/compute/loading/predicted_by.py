@@ -68,7 +68,9 @@ def predicted_by(
         answers, predicted = answers_of(other, table.samples), _of_model(other, spec, table)
     if identity == _identity(model.digest, model.geometry.as_dict(), model.arithmetic):
         now = answers_of(model, table.samples)
-        check_same_network(answers, now, model.arithmetic, f"{name} is a run of another {model.id}", "run it again")
+        check_same_network(
+            answers, now, model.arithmetic, f"{name} is a run of a different {model.id}", "repeat that run"
+        )
         return TargetRule("predicted", "predicted"), None  # it is the run's own model
     by_id: dict[str, TargetTerms] = {}
     places: list[int] = []

@@ -181,7 +181,10 @@ class Curves:
 
         def read_logits(logits: Tensor, which: Tensor) -> Tensor:
             if logits.shape[1] != classes:
-                raise UserError(f"the target has {classes} classes, but the classifier has {logits.shape[1]}")
+                raise UserError(
+                    f"the target has {classes} classes, but the classifier has {logits.shape[1]}; pass one weight per "
+                    "class"
+                )
             return read(probabilities(logits.float(), self.activation), which)
 
         with untouched(self.classifier), torch.no_grad():
@@ -365,7 +368,9 @@ def right_classes(labels: np.ndarray, classes: int) -> np.ndarray:
     if labels.ndim == 1:
         return one_hot(torch.from_numpy(labels), classes).numpy().astype(bool)
     if labels.shape[1] != classes:
-        raise UserError(f"the labels have {labels.shape[1]} classes, but the classifier has {classes}")
+        raise UserError(
+            f"the labels have {labels.shape[1]} classes, but the classifier has {classes}; pass one column per class"
+        )
     return labels.astype(bool)
 
 

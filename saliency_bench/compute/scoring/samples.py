@@ -306,7 +306,9 @@ def _inputs(
     if target.shape[1] == 1 and classifier.activation == BINARY:
         target = two_weights(target)
     if target.shape[1] != classes:
-        raise UserError(f"the target has {target.shape[1]} classes, but the classifier has {classes}")
+        raise UserError(
+            f"the target has {target.shape[1]} classes, but the classifier has {classes}; pass one weight per class"
+        )
     known = known_groups(metric, groups, classifier, classes) if "groups" in metric.inputs else None
     faults = dict.fromkeys(np.flatnonzero(no_probabilities(logits, classifier.activation)).tolist(), NO_PROBABILITIES)
     if metric.asks_of_target:
