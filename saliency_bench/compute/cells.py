@@ -32,11 +32,11 @@ class Cell:
         explainer: Explainer that computes the maps.
         metric: Metric that scores the maps.
         target: Range of the target's value, on which the ranges of some metrics depend.
-        asked_for: {further input of the metric: hash of the input}.
+        asked_for: {additional input of the metric: hash of this input}.
         plan: Partners, that is, the samples that the metric compares each sample with. None if the metric needs no
             partners, or before all samples are classified.
         retrained: Classes (N, P) that P retrained networks predict for the N samples of the run. None if the metric
-            retrains no networks, or before they are trained.
+        retrains no networks, or before the networks are trained.
     """
 
     id: str
@@ -86,7 +86,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class KeptMaps:
-    """The maps of an explainer in a run that stores maps. Maps are planned and resumed like a cell."""
+    """The maps of an explainer in a run that stores maps. Like a cell, they are planned and can be resumed."""
 
     explainer: Explainer
 
@@ -134,7 +134,7 @@ def cells_of(
 
 
 def _further_inputs(data: SplitTable, model: RunModel, metric: Metric) -> dict[str, str]:
-    """Return {further input of a metric: hash of the input}, except for partners."""
+    """Return {additional input of a metric: hash of this input}. Partners are not included."""
     declared, other, base = metric.declaration, model.other, model.retraining.base
     inputs = {f"column {name}": data.contents[name][0] for name in declared.columns if name in data.contents}
     if "other" in metric.inputs and other is not None:
@@ -159,7 +159,7 @@ def target_range(identity: Identity, model: RunModel) -> TargetRange:
 
 
 def explainers_of(cells: Iterable[Cell]) -> list[Explainer]:
-    """Return the explainers of these cells, each once."""
+    """Return the explainers of these cells without duplicates."""
     return list(dict.fromkeys(cell.explainer for cell in cells))
 
 

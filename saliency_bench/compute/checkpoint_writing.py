@@ -48,13 +48,14 @@ def base_of(model: object) -> Classifier:
     path = Path(model).expanduser() / LOG if isinstance(model, str) else Path(LOG)
     if not isinstance(model, str) or not path.is_file():
         raise UserError(
-            f"initial=base needs the folder of a model trained with `saliency-bench train`, but {model} has no {LOG}"
+            f"initial=base needs the folder of a model trained with `saliency-bench train`, but {model} has no {LOG}; "
+            "use the folder of such a model, or leave out initial=base"
         )
     log = read_json(path)
     base, name = (log.get("base"), log.get("model")) if isinstance(log, dict) else (None, None)
     if not isinstance(base, dict):
         raise UserError(
-            f"{path} names no pretrained weights because the training started from random weights; leave out "
+            f"{path} does not name pretrained weights, because the training started from random weights; leave out "
             "initial=base"
         )
     repo, revision = base.get("repo"), base.get("revision")

@@ -67,7 +67,10 @@ def _maps_of(spec: RunSpec, cells: Sequence[Cell]) -> dict[str, str | PythonObje
 
 
 def _answers_in(data: SplitTable, model: RunModel) -> dict[Role, NetworkAnswers]:
-    """Return the logits of the run's networks for fixed pictures, except for networks with irreproducible logits."""
+    """Return the logits of the run's networks for fixed pictures.
+
+    Networks whose logits are not reproducible are left out.
+    """
     answers: dict[Role, NetworkAnswers | None] = {
         "model": answers_of(model.classifier, data.samples),
         "other model": None if model.other is None else answers_of(model.other.classifier, data.samples),

@@ -1,4 +1,4 @@
-"""Compute the logits of the images that a classifier accepts, in parts that fit in memory."""
+"""Compute the logits of the images that a classifier accepts, in batches that fit in memory."""
 
 from contextlib import suppress
 
@@ -15,7 +15,7 @@ RAISED = (RuntimeError, ArithmeticError, AssertionError, LookupError, TypeError,
 
 
 def classified(classifier: Classifier, images: Images) -> tuple[list[torch.Tensor], dict[int, str]]:
-    """Return a list of the logits (K,) of each accepted image, and {index: reason} for the rejected images.
+    """Return a list with the logits (K,) of each accepted image, and {index: reason} for the rejected images.
 
     If the classifier raises an error for the whole batch, the images are passed one by one.
     """

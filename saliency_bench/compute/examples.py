@@ -23,7 +23,7 @@ THUMBNAILS = pa.schema([(POSITION, pa.int64()), ("height", pa.int32()), ("levels
 
 
 def thumbnail_rows(maps: Maps, positions: Sequence[int]) -> pa.Table:
-    """Return maps shrunk to `SIDE` pixels, in the levels of `heat_map`, for display only.
+    """Return maps shrunk to `SIDE` pixels and quantised to the levels of `heat_map`, for display only.
 
     Args:
         maps: Float (n, H, W).

@@ -64,7 +64,7 @@ class Explained:
         return {"cells": self.cells and list(self.cells), "negative": bool((self.maps < 0).any())}
 
     def values_of(self, index: int) -> dict[str, float | None]:
-        """Return {column of `records.OF_MAP`: value} for the map at an index of the batch."""
+        """Return {column of `records.OF_MAP`: value} for the map at this index of the batch."""
         draws = None if self.draws is None else self.draws[index]
         if self.maps is None or index in self.faults:
             return {"draws": draws}
@@ -164,8 +164,8 @@ def _complain_once(classifier: Classifier) -> None:
         _mixing.add(classifier)
         complain(
             f"{classifier.id} mixes the images of a batch (perhaps through batch statistics in its forward pass): the "
-            "logits and gradients of an image, and metrics that pass many pictures at once, depend on the other "
-            "images; use statistics that do not depend on the batch"
+            "logits and gradients of an image depend on the other images, and so do metrics that classify many "
+            "pictures at once; use statistics that do not depend on the batch"
         )
 
 
@@ -241,7 +241,7 @@ def _changes(alone: Tensor, together: Tensor) -> bool:
 def differ(alone: Maps, together: Maps) -> bool:
     """Return whether most maps (B, H, W) differ by over `BATCH_TOLERANCE` of their contrast, or any map by over `FAR`.
 
-    The contrast is the norm of a map minus its mean: RISE maps are a large constant with small deviations.
+    The contrast is the norm of a map minus its mean, because RISE maps are a large constant with small deviations.
     """
     flat = together.flatten(1)
     contrast = (flat - flat.mean(dim=1, keepdim=True)).norm(dim=1)

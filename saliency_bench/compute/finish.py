@@ -1,7 +1,7 @@
 """Finish a run: write tables, summary, examples and the report page from part files.
 
-OUT/written.json stores the hashes of the part files and of the written files. A later start writes nothing if all
-hashes still match.
+OUT/written.json stores the hashes of the part files and of the written files. A later call of `run` writes nothing if
+all hashes still match.
 """
 
 import time
@@ -47,14 +47,14 @@ def finish(
         model: Network of the run.
         cells: Cells of this call of `run`.
         misfits: {explainer that does not fit the network: reason}.
-        timings: Entries of timings.json, with the `seconds` since the start.
+        timings: Entries of timings.json, including the `seconds` since the start.
 
     Raises:
         UserError: No sample matches the selection, or a part file was damaged or lost after the run computed it.
     """
     out, parts = store.out, Parts.read(store, data, model, cells)
     if not parts.shown.any():
-        raise UserError(f"no sample of the run matches --only {' '.join(data.spec.only or ())}")
+        raise UserError(f"no sample of the run matches --only {' '.join(data.spec.only or ())}; use weaker conditions")
     facts = run_facts(data, model, cells, misfits, int(parts.shown.sum()))
     origin = made_of(parts, facts)
     if is_written(out, origin):

@@ -6,8 +6,8 @@ If images have several classes, each logit is trained separately, and mean avera
     train, validation = Rows(classifier, train_rows), Rows(classifier, validation_rows)
     log = fit(recipe, classifier, train, validation)   # the classifier then has the best weights
 
-Sample order and dropout depend on the recipe's seed alone. Equal recipes, rows and initial weights therefore result in
-bit-identical weights, even if training was interrupted and resumed.
+Sample order and dropout depend on the recipe's seed alone. The same recipe, rows and initial weights therefore result
+in bit-identical weights, even if training was interrupted and resumed.
 """
 
 import json
@@ -215,7 +215,7 @@ def fit(
         classifier: The classifier.
         train: Images to train on.
         validation: Images on which the best epoch is chosen.
-        state_file: File written after each epoch; a later call with equal `settings` resumes from it.
+        state_file: File written after each epoch; a later call with the same `settings` resumes from this file.
         settings: Everything that the state depends on; by default the recipe.
         progress: Whether to show a progress bar.
 
@@ -276,8 +276,8 @@ def loss_of(logits: Tensor, labels: Tensor) -> Tensor:
     of_labels = logits.gather(1, labels[:, None]) if labels.ndim == 1 else logits[labels > 0]
     if of_labels.isneginf().any():
         raise UserError(
-            "the network returns a logit of minus infinity for the class of a training image, so it cannot learn "
-            "that class; do not mask the class, or leave its images out"
+            "the network returns a logit of minus infinity for the class of a training image, so the network cannot "
+            "learn this class; do not mask the class, or leave its images out"
         )
     if labels.ndim == 1:
         return nn.functional.cross_entropy(logits, labels)

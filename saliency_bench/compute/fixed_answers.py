@@ -35,8 +35,8 @@ def answers_of(classifier: Classifier, samples: SplitRows | None = None) -> Netw
         first, second = (_logits(classifier, images) for _ in range(2))
     except Exception as error:  # a network may raise any exception for unusual pictures
         complain(
-            f"{classifier.id} raises {type(error).__name__} for fixed pictures, so a later start cannot check that "
-            "the network is the same"
+            f"{classifier.id} raises {type(error).__name__} for the fixed pictures, so later runs cannot check that "
+            "the network is still the same"
         )  # fmt: skip
         return None
     if not torch.equal(first.nan_to_num(), second.nan_to_num()):

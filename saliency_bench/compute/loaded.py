@@ -32,7 +32,7 @@ Pairs = dict[Explainer, list[Metric]]  # {explainer: metrics that score its maps
 
 
 def metrics_of(pairs: Pairs) -> list[Metric]:
-    """Return the metrics of all explainers, each once."""
+    """Return the metrics of all explainers without duplicates."""
     return list(dict.fromkeys(chain(*pairs.values())))
 
 

@@ -1,4 +1,7 @@
-"""Merge part files into records.parquet and predictions.parquet. Their bytes do not depend on the batch size."""
+"""Merge part files into records.parquet and predictions.parquet.
+
+The batch size does not affect the bytes of these files.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -120,7 +123,7 @@ def merge(store: RunStore, data: SplitTable, model: RunModel, cells: Sequence[Ce
 def _keep_of_maps(of_maps: dict[str, pa.Table], key: CellKey, rows: pa.Table, ids: pa.Array) -> None:
     """Store the values of an explainer's maps from a cell's rows, if these rows have more values than the stored rows.
 
-    Cells that an earlier version computed lack newer columns.
+    Cells that were computed by an earlier version of the package lack newer columns.
 
     Args:
         of_maps: {explainer id: rows of `records.RELIABILITY`}; changed in place.
@@ -188,7 +191,7 @@ def _show(out: Path, key: CellKey, table: pa.Table, parts: Parts) -> pa.Table:
     """
     shown = parts.shown & parts.predictions[0].is_readable
     positions = table[POSITION].to_numpy()
-    # An earlier start may have had a higher limit.
+    # An earlier call of `run` may have had a higher limit.
     table = table.filter((positions < len(shown)) & shown[np.minimum(positions, len(shown) - 1)])
     if table["part"].null_count != shown.sum():
         raise _lost(out, f"{key.explainer_text} by {key.metric_text}")
@@ -282,8 +285,8 @@ def _complete_cells(out: Path, cells: Sequence[Cell], parts: Sequence[Part], cho
             raise _lost(out, name)
         else:
             complain(
-                f"{name} was computed for fewer samples before and is not shown; to complete it, start the run again "
-                "with its explainer and metric"
+                f"{name} was computed earlier for fewer samples, so it is not shown; to complete it, repeat the run "
+                "with this explainer and this metric"
             )
     return complete
 

@@ -22,7 +22,7 @@ from saliency_bench.utils.mask_values import words_of
 
 Sample = tuple[Tensor, Tensor, Tensor]
 READ = ("image", "mask", "label", "image_id")
-PAIR = "a transform takes (image, mask) and returns both, like the transforms of torchvision.transforms.v2"
+PAIR = "use a transform that takes (image, mask) and returns both, like those in torchvision.transforms.v2"
 
 
 class TorchDataset(data.Dataset[Sample]):
@@ -113,8 +113,8 @@ def torch_dataset(
     """
     if type(transform).__module__ == "torchvision.transforms.transforms":
         raise UserError(
-            f"{type(transform).__name__} of torchvision.transforms does not move masks with their images; use the one "
-            "in torchvision.transforms.v2"
+            f"{type(transform).__name__} of torchvision.transforms does not transform masks together with their "
+            "images; use the transform of this name in torchvision.transforms.v2"
         )
     foreground = " ".join(words_of(mask_values))
     source = find(dataset, **options)
@@ -144,7 +144,7 @@ def _labelled(rows: datasets.Dataset, label_column: str, name: str) -> datasets.
     rows = with_classes(rows)
     kind = getattr(rows.features["label"], "pa_type", None)
     if kind is None or not pa.types.is_integer(kind):
-        raise UserError(f"the column {label_column} of {name} contains neither class labels, text nor whole numbers")
+        raise UserError(f"the column {label_column} of {name} does not contain class labels, text or whole numbers")
     return rows
 
 
@@ -182,6 +182,6 @@ def _transformed(transform: Callable[..., Any], image: Tensor, mask: Tensor, nam
     elif not ((moved == 0) | (moved == 1)).all():
         raise UserError(
             f"the transform returns a mask with values other than 0 and 1 for image {name}; resize and rotate masks "
-            "with nearest-neighbour interpolation, and fill with 0"
+            "with nearest-neighbour interpolation, and fill new pixels with 0"
         )
     return v2.functional.to_dtype(changed, torch.float32, scale=True), moved.bool()

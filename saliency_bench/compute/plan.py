@@ -1,7 +1,7 @@
 """Plan a run: find the incomplete batches from the run's cells and the files in its folder.
 
 plan            every incomplete batch, with the samples of each output that files already contain
-missing         within a batch, the samples that each output of an explainer lacks
+missing         within a batch, the samples for which outputs of an explainer are missing
 chosen_samples  the samples that match `--only`
 """
 

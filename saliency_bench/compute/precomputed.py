@@ -66,7 +66,7 @@ def explainer_of(
     size: tuple[int, int],
     seed: int,
     needed: Collection[str] = (),
-    fix: str = "add them",
+    fix: str = "add the missing maps",
     change: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> Explainer:
     """Return an explainer called `name` that returns the maps in `source`.
@@ -84,7 +84,7 @@ def explainer_of(
         change: Function applied to each map (H, W) before it is stored.
 
     Raises:
-        UserError: A map is not of `size` or not finite, an image is unknown or occurs twice, or a needed map is
+        UserError: A map has a different size or is not finite, an image is unknown or occurs twice, or a needed map is
             missing. The message names the file.
     """
     check_method_name(name)
@@ -105,7 +105,8 @@ def explainer_of(
             raise UserError(f"{where} contains no map; use {MAP_FORMS}")
         if missing := [image_id for image_id in needed if image_id not in places]:
             raise UserError(
-                f"{where} has no map of image {missing[0]} ({len(missing)} of {len(needed)} are missing); {fix}"
+                f"{where} has no map for image {missing[0]} (maps for {len(missing)} of {len(needed)} images are "
+                f"missing); {fix}"
             )
         maps = np.memmap(copy, dtype=np.float32, mode="r", shape=(len(places), *size))
     for image_id in sorted(places):
@@ -124,7 +125,7 @@ def refuse(metrics: Sequence[Metric], name: str) -> None:
         if wants_more(metric):
             more = OF_TRAINING if metric.declaration.keeps else FURTHER
             raise UserError(
-                f"{metric.name} {more}, which precomputed maps cannot provide; leave the metric out, or benchmark "
+                f"{metric.name} {more}, but precomputed maps do not include these; leave the metric out, or benchmark "
                 f"{name} as a function: sb.run(explainers=[{name}])"
             )
 

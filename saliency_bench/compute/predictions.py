@@ -74,7 +74,7 @@ class StoredPredictions:
         return pa.concat_tables([rows for _, rows in self.tables(columns, batch)])
 
     def tables(self, columns: list[str] | None = None, batch: range | None = None) -> Iterator[tuple[range, pa.Table]]:
-        """Yield (positions, rows) of the stored predictions, file by file in order, by default for all batches."""
+        """Yield (positions, rows) of the predictions of these batches (by default all), file by file in order."""
         batch = range(len(self._part_at)) if batch is None else batch
         part_at = self._part_at[batch.start : batch.stop]
         edges = [0, *(np.flatnonzero(np.diff(part_at)) + 1).tolist(), len(part_at)]

@@ -1,4 +1,4 @@
-"""Check settings that are text (names, files and folders) before anything is loaded.
+"""Check settings that are strings (names, files and folders) before anything is loaded.
 
 A setting that passes these checks may still have wrong content, such as a class that the model does not have. The code
 that reads the content reports such errors.
@@ -72,7 +72,7 @@ def check_maps(entries: Iterable[str]) -> None:
     for entry in entries:
         name, equals, path = entry.partition("=")
         if not (equals and path):
-            raise UserError(f"'{entry}' has no folder of maps; write NAME=FOLDER")
+            raise UserError(f"'{entry}' does not name a folder of maps; write NAME=FOLDER")
         check_method_name(name)
         place = Path(path).expanduser()
         if place.exists() and not (place.is_dir() or place.is_file()):
@@ -91,7 +91,9 @@ def check_method_name(name: str) -> None:
     if not public_label(name):
         raise UserError(f"'{name}' cannot be the name of a method; use up to 100 letters, digits, '.', '_' and '-'")
     if name in registry.names("explainers"):
-        raise UserError(f"{name} is the name of an explainer of saliency-bench; use another name for your method")
+        raise UserError(
+            f"{name} is the name of an explainer in saliency-bench; choose a different name for your method"
+        )
 
 
 def _check_item(kind: str, text: str) -> None:
@@ -100,7 +102,7 @@ def _check_item(kind: str, text: str) -> None:
     name, singular = text.partition(":")[0].strip(), _a(registry.KINDS[kind])
     if "," in name:
         spaced = " ".join(filter(None, text.replace(",", " ").split()))
-        raise UserError(f"'{text}' is not {singular}; names are separated by spaces: --{kind} {spaced}")
+        raise UserError(f"'{text}' is not {singular}; separate names with spaces: --{kind} {spaced}")
     if name in registry.names(kind):
         _, chosen = options.parse(text)
         if (known := registry.option_names(kind, name)) is not None:

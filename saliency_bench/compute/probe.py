@@ -3,8 +3,8 @@
 All scores of a run depend on one network. An explainer or metric may change the network by accident: a weight, a hook
 that is not removed, a plain attribute that `forward` reads, or a function of torch. The change itself is hard to
 detect, but its effect is not. One image is classified at the start, and again after each explainer has finished a
-batch, and the logits are compared bit for bit. The gradient at this image, which backward hooks change, and the
-torch settings in `SETTINGS` are also compared. This costs a forward and a backward pass of one image per batch and
+batch, and the logits are compared bit for bit. The gradient at this image, which backward hooks change, and the torch
+settings in `SETTINGS` are also compared. This comparison costs a forward and a backward pass of one image per batch and
 explainer.
 
     probe = Probe(classifier, images)
@@ -33,7 +33,10 @@ from saliency_bench.utils.untouched import untouched
 # Some GPU kernels sum gradients in a varying order. A hook that was not removed changes gradients far more.
 GRADIENT_TOLERANCE = 1e-3
 UNSEEN = "if an explainer changes this network, the change is not detected and may affect other explainers' scores"
-FIX = "leave that explainer or metric out, or let it work on copy.deepcopy(classifier) and remove its own hooks"
+FIX = (
+    "leave that explainer or metric out, or change its code to use copy.deepcopy(classifier) and to remove its own "
+    "hooks"
+)
 
 # {name: (read, set)} of settings that change the maps of other explainers but not the outputs of the network.
 SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
@@ -69,7 +72,7 @@ class Probe:
             complain(f"{classifier.id} returns different logits for the same image at each call: {UNSEEN}")
 
     def differs(self) -> bool:
-        """Return whether the network's outputs or a setting of torch differ from the start of the run."""
+        """Return whether the network's outputs or a setting of torch have changed since the start of the run."""
         if any(read() != self.settings[name] for name, (read, _) in SETTINGS.items()):
             return True
         if self.answers is None:
@@ -86,7 +89,7 @@ class Probe:
             blamed: Explainer that made the change, for messages.
 
         Raises:
-            UserError: The outputs still differ, for example after a change of torch itself, or no copy could be made.
+            UserError: The outputs still differ, for example because torch itself was changed, or no copy could be made.
         """
         for name, (read, put) in SETTINGS.items():
             if read() != self.settings[name]:
@@ -98,7 +101,9 @@ class Probe:
             vars(self.classifier).clear()
             vars(self.classifier).update(vars(fresh))
         if self.differs():
-            raise UserError(f"{blamed} changed the output of {self.classifier.id}, perhaps through torch itself; {FIX}")
+            raise UserError(
+                f"{blamed} changed the output of {self.classifier.id}, perhaps by changing torch itself; {FIX}"
+            )
 
     def _first_answers(self) -> tuple[Tensor, Tensor] | None:
         """Return the outputs for the first image with finite outputs; None if there is no such image."""
@@ -115,7 +120,7 @@ class Probe:
         return None
 
     def _answers(self) -> tuple[Tensor, Tensor]:
-        """Return (logits (1, K), gradient of the largest logit at the image, or zeros without gradients)."""
+        """Return (logits (1, K), gradient of the largest logit at the image); the gradient is 0 if there is none."""
         with (
             untouched(self.classifier),
             self.classifier.uncounted(),

@@ -203,8 +203,8 @@ def _written(item: Explainer | Metric) -> tuple[str, str]:
     file = f"of {file}" if file else "that has no source file"
     unhashable = code_hash(function).unhashable
     if unhashable:
-        source = f"{file}, which cannot be hashed ({unhashable}), so every start recomputes it"
-        complain(f"{item.name} cannot be hashed ({unhashable}), so every start recomputes its cells")
+        source = f"{file}, which cannot be hashed ({unhashable}), so every run recomputes its cells"
+        complain(f"{item.name} cannot be hashed ({unhashable}), so every run recomputes its cells")
     else:
         source = f"{file}, code hash {item.version}"
     code = name if function is inner and name == item.name and name.isidentifier() and inspect.isroutine(inner) else ""
@@ -215,7 +215,7 @@ def _written(item: Explainer | Metric) -> tuple[str, str]:
 def name_changed(items: Iterable[Explainer | Metric]) -> None:
     """Print a warning about each Python function or object whose hashed state has changed.
 
-    A later start treats the changed object as a different explainer, and results may depend on the order of batches.
+    A later run treats the changed object as a different explainer, and results may depend on the order of batches.
     """
     for item in items:
         inner = item
@@ -245,7 +245,9 @@ def _table(name: str, given: object, objects: dict[PythonObject, object]) -> obj
 
 
 def _prompts(given: object, model: object, objects: dict[PythonObject, object]) -> object:
-    """Return prompts in the form that a spec stores: templates as texts, even from a file; {label: texts} as a table.
+    """Return prompts in the form that a spec stores: templates as strings, {label: texts} as a table.
+
+    The content of a file is stored in the same form.
 
     Raises:
         UserError: The prompts cannot be read, or the model is an object, which must be loaded with its prompts.
@@ -254,7 +256,8 @@ def _prompts(given: object, model: object, objects: dict[PythonObject, object]) 
         return given
     if not isinstance(model, str | PathLike | PythonObject | None):
         raise UserError(
-            "prompts need a model given by name; for an object, use load_classifier(model, prompts=, labels=)"
+            "prompts need a model that is given by name; for a model object, use load_classifier(model, prompts=, "
+            "labels=)"
         )
     prompts = read_prompts(given)
     if isinstance(given, Mapping):

@@ -173,7 +173,7 @@ def _check_usable(batch: Batch, strict: bool) -> None:
 
 
 def _faults(classifier: Classifier, samples: list[dict]) -> dict[int, str]:
-    """Return {index: reason} of the samples that cannot be prepared, preparing the samples one by one."""
+    """Prepare the samples one by one, and return {index: reason} of those that cannot be prepared."""
     faults = {}
     for index, sample in enumerate(samples):
         try:
@@ -184,9 +184,9 @@ def _faults(classifier: Classifier, samples: list[dict]) -> dict[int, str]:
 
 
 def scalar_columns(features: datasets.Features) -> dict[str, pa.DataType]:
-    """Return {column: its type in the predictions} for columns with one number or text per sample, `group` first.
+    """Return {column: its type in the predictions} for columns with one number or text per sample.
 
-    A class label is stored as its name, a group as text.
+    The first column is `group`. A class label is stored as its name, a group as text.
     """
     kinds: dict[str, pa.DataType] = {"group": pa.string()} if "group" in features else {}
     for name, feature in features.items():
@@ -211,7 +211,7 @@ def prediction_schema(features: datasets.Features) -> pa.Schema:
 
 
 def group_names(rows: datasets.Dataset) -> list[str | None]:
-    """Return the group of each sample as text, as in the predictions; None if it has none."""
+    """Return the group of each sample as text, as in the predictions; None for a sample without a group."""
     if "group" not in rows.features:
         return [None] * len(rows)
     kinds = {"group": pa.string()}
@@ -276,8 +276,8 @@ class TrainingRows:
 
     Attributes:
         rows: The samples.
-        content: Hash of the samples, from `content_of`.
-        digests: Digests of their pictures, from `content_of`.
+        content: Hash of the samples, as returned by `content_of`.
+        digests: Digests of their pictures, as returned by `content_of`.
     """
 
     rows: datasets.Dataset

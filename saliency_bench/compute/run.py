@@ -7,7 +7,7 @@
     predict  the network's predictions for each batch (`predictions.py`); for all samples first if metrics need partners
     explain  the maps of one explainer for a batch (`explain.py`)
     score    the scores of these maps on all metrics (`score.py`)
-             `work.py` does both, writes no file, and then checks the network again (`probe.py`).
+             `work.py` explains and scores, writes no file, and then checks the network again (`probe.py`).
     store    results of about half a minute as part files, while the next batches are computed (`writing.py`)
     finish   tables of the parts (`merging.py`), summary, examples and page (`finish.py`)
 
@@ -23,10 +23,10 @@
 
 The unit of work is a batch: `batch_size` consecutive samples, explained with one explainer and scored with all metrics
 that have no stored scores for them. Results are written as part files (`read/parts.py`). Each part file is written
-once, under a temporary name, and then renamed, so every file is complete. Its name contains a hash of its bytes. A
-start deletes damaged files, ignores files of other runs, and computes missing results. If a process is killed, about
-half a minute of work or the current batch is lost. A start may use a different batch size from the previous start; the
-summary then lists both. Adding an explainer or a metric adds cells and recomputes no existing cell. The results per
+once, under a temporary name, and then renamed, so every file is complete. Its name contains a hash of its bytes. Each
+call of `run` deletes damaged files, ignores files of other runs, and computes missing results. If a process is killed,
+about half a minute of work or the current batch is lost. A call may use a different batch size from the previous call;
+the summary then lists both. Adding an explainer or a metric adds cells and recomputes no existing cell. The results per
 explainer and batch are `Output` objects (`cells.py`): cells or kept maps. A new type of output is planned and resumed
 in the same way.
 """

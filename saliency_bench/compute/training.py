@@ -89,7 +89,7 @@ def train(
     _check_output(out, recipe)
     accelerator = accelerator_on(device)
     if accelerator.num_processes > 1:
-        raise UserError("train runs in one process; start it without torchrun or accelerate launch")
+        raise UserError("training runs in a single process; run it without torchrun or accelerate launch")
     with without_bars(not progress):
         source = find(dataset)
         splits = _splits(source, recipe, label_column)
@@ -164,8 +164,8 @@ def _one_row_per_image(rows: Dataset, source: FoundDataset) -> tuple[Dataset, li
     """Return (first row of each image, classes of each image); raise UserError if there is no column `labels`."""
     if "labels" not in rows.column_names:
         raise UserError(
-            f"{source.text} has no column `labels` with all classes of each image, which a sigmoid needs; add it or "
-            "leave out --activation"
+            f"{source.text} has no column `labels` with all classes of each image, which a sigmoid needs; add the "
+            "column, or leave out --activation"
         )
     keys = zip(group_names(rows), sample_ids(rows), strict=True)
     # Reversed, so that the first row of an image overwrites later rows.
@@ -195,11 +195,11 @@ def _splits(source: FoundDataset, recipe: Recipe, label_column: str) -> dict[str
 def _missing_splits(source: FoundDataset, available: list[str]) -> UserError:
     """Return the error for missing splits, including the command that creates the splits."""
     builder = read_report(source.folder).get("dataset", "folder") if source.folder else ""
-    fix = "use a dataset that has them"
+    fix = "use a dataset that has all of these splits"
     if isinstance(source.rows, DatasetDict):
-        fix = "create them with Dataset.train_test_split"
+        fix = "create the missing splits with Dataset.train_test_split"
     elif builder in registry.names(BUILDERS) and "split" in defaults(registry.load(BUILDERS, builder).samples):
-        fix = f"build it again with saliency-bench build {builder} ... --split hash --out NEW"
+        fix = f"build it again with `saliency-bench build {builder} ... --split hash --out NEW`"
     lacking = ", ".join(name for name in SPLITS if name not in available)
     there = ", ".join(available)
     return UserError(f"{source.text} has no split {lacking} (only {there}), which training needs; {fix}")

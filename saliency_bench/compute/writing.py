@@ -47,7 +47,7 @@ class Writer:
 
     @property
     def seconds(self) -> float:
-        """Return the seconds of work per file, which grow with the number of files."""
+        """Return the number of seconds of work per file, which grows with the number of files."""
         return SECONDS * GROWTH ** max(0, self._files - FILES)
 
     def add(self, folder: PartFolder, result: StoredResult, kind: str = "") -> None:

@@ -60,7 +60,7 @@ def test_classifier_repr_is_short_and_complete(resnet):
     assert "class names unknown" in repr(plain())
     lazy = plain(nn.Sequential(nn.Flatten(), nn.LazyLinear(2)))
     assert "no weights yet" in repr(lazy)
-    refused("has layers without weights .* pass a picture through it", lazy.hashes)
+    refused("has layers without weights .* first pass a picture through", lazy.hashes)
 
 
 def test_logits_may_be_a_view_of_a_parameter_or_buffer():
@@ -361,7 +361,7 @@ def damaged(path):
 
 
 @pytest.mark.parametrize(("changes", "spoil", "words"), [
-    ({"id2label": {"0": "only"}, "label2id": {"only": 0}}, None, r"one logit.*activation=sigmoid"),
+    ({"id2label": {"0": "only"}, "label2id": {"only": 0}}, None, r"single logit.*activation=sigmoid"),
     ({"model_type": "no-such-model"}, None, "no loadable image classifier"),
     ({}, without_head, "without its classification head"),
     ({}, damaged, "no loadable image classifier"),
@@ -397,7 +397,7 @@ def test_timm_checkpoint_needs_classification_head(tmp_path, classes):
     if classes:
         assert len(load_classifier(tmp_path, device="cpu").labels) == 37
     else:
-        words = "without its classification head; train one with: saliency-bench train"
+        words = "without its classification head; train a new head with `saliency-bench train`"
         refused(words, load_classifier, tmp_path, device="cpu")
 
 

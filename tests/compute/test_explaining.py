@@ -80,7 +80,7 @@ def test_explain_resolves_contrasts_and_groups_by_name(resnet):
     ({"target": "rings"}, r"'rings'.*\bring\b"),
     ({"target": "ring", "against": "crosss"}, r"'crosss'; did you mean cross"),
     ({"target": "rounded"}, r"group.*'rounded'; did you mean round"),
-    ({"target": "ring", "against": "ring"}, "are equal, so every map would be zero"),
+    ({"target": "ring", "against": "ring"}, "are the same, so every map would be zero"),
     ({"target": []}, "at least one class"),
     ({"target": torch.eye(8)[:1], "against": "ring"}, "remove against="),
     ({"target": 8}, "'8'"),
@@ -99,7 +99,7 @@ def test_weighted_contrast_rejects_against(resnet):
 def test_unreadable_image_is_rejected_by_name(resnet, tmp_path):
     (tmp_path / "notes.txt").write_text("no picture")
     refused("image.*not an image", sb.explain, tmp_path / "notes.txt", resnet, "gradcam", device="cpu")
-    refused(r"no picture .*gone\.png", sb.explain, tmp_path / "gone.png", resnet)
+    refused(r"no image file .*gone\.png", sb.explain, tmp_path / "gone.png", resnet)
     (tmp_path / "torn.png").write_bytes(b"\x89PNG")
     refused(r"torn\.png: the image cannot be read", sb.explain, tmp_path / "torn.png", resnet)
 

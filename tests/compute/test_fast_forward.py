@@ -295,7 +295,7 @@ def test_compile_rejects_data_dependent_network():
         load_classifier(classifier_of(deciding), compile=True),
         "run without --compile, and choose another",
     )
-    refused(f"Network cannot run compiled here .*; {words}", fast_forward, compiled, torch.rand(2, 3, 12, 10))
+    refused(f"Network cannot run in compiled form here .*; {words}", fast_forward, compiled, torch.rand(2, 3, 12, 10))
 
 
 def test_signal_errors_during_copying_propagate():
@@ -385,4 +385,4 @@ def test_log_explains_missing_copy(caplog):
         fast_forward(classifier_of(Network(norm=Uncopied())), torch.rand(2, 3, 12, 10))
         fast_forward(classifier_of(Network(norm=Layout())), torch.rand(2, 3, 12, 10))
     assert "without a faster copy: RuntimeError: no copies of this" in caplog.messages[0]
-    assert "logits of its copy are off by" in caplog.messages[1]
+    assert "the logits of the copy are off by" in caplog.messages[1]

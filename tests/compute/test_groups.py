@@ -306,8 +306,8 @@ def test_groups_load_from_dict_json_or_csv(tmp_path):
 
 @pytest.mark.parametrize(("file", "content", "line"), [
     ("groups.json", "{", "cannot be read"),
-    ("groups.json", "[1, 2]", "must be an object"),
-    ("groups.json", '{"a": "oak"}', "must be an object"),
+    ("groups.json", "[1, 2]", "must contain a JSON object"),
+    ("groups.json", '{"a": "oak"}', "must contain a JSON object"),
     ("groups.json", '{"a": []}', r"class in a\b"),
     ("groups.json", "{}", "contain no class"),
     ("groups.json", '{"a": ["oka"]}', r"oka.*\boak\b"),

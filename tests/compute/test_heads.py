@@ -120,7 +120,7 @@ def test_activation_follows_checkpoint_config(tmp_path):
         one = sb.load_classifier(checkpoint(f"one {problem}", num_labels=3, problem_type=problem), device="cpu")
         assert (one.activation, one.assumed) == ("softmax", False)
     single = checkpoint("single", num_labels=1)
-    refused(r"one logit.*activation=sigmoid", sb.load_classifier, single, device="cpu")
+    refused(r"single logit.*activation=sigmoid", sb.load_classifier, single, device="cpu")
     loaded = sb.load_classifier(single, device="cpu", activation="sigmoid")
     images = torch.rand(2, 3, 32, 32)
     logit = loaded.model(loaded.normalised(images)).logits
@@ -128,7 +128,7 @@ def test_activation_follows_checkpoint_config(tmp_path):
     assert loaded.labels == ["LABEL_0", "LABEL_1"]
     plain = classifier(3)
     assert (plain.activation, plain.assumed) == ("softmax", True)
-    refused(r"one logit.*activation=sigmoid", classifier(1), torch.rand(1, 3, 8, 8))
+    refused(r"single logit.*activation=sigmoid", classifier(1), torch.rand(1, 3, 8, 8))
 
 
 def test_sigmoid_run_scores_sigmoid_probabilities(saved, tmp_path):
@@ -347,7 +347,7 @@ def test_single_logit_of_other_shape_needs_logits_function():
     refused(fix, one_logit(network=pixels), images)
     assert torch.equal(one_logit(network=pixels, logits=lambda out: out.mean((2, 3)))(images), plain)
     softmax = sb.load_classifier(OneLogit(), mean=0, std=1, device="cpu", activation="softmax")
-    refused(r"one logit.*activation=sigmoid", softmax, images)
+    refused(r"single logit.*activation=sigmoid", softmax, images)
     refused(r"2 logits but has 1 class names \(square", classifier(2, labels=["square"]), images)
     refused("ends in a sigmoid", one_logit(network=nn.Sequential(OneLogit(), nn.Sigmoid())), images)
 

@@ -573,7 +573,7 @@ def test_unhashable_attribute_is_reported_and_not_reused(caplog):
     classifier = sb.load_classifier(Net(open(os.devnull)), mean=0, std=1, size=8)  # noqa: SIM115
     assert classifier.digest == classifier.digest
     assert caplog.messages == [
-        "module:Net: _value cannot be hashed (_io TextIOWrapper has no readable content), so a later start "
+        "module:Net: _value cannot be hashed (_io TextIOWrapper has no readable content), so a later run "
         "cannot reuse or extend these results"
     ]
     assert classifier.digest != digest_of(Net(open(os.devnull)))  # noqa: SIM115
@@ -667,7 +667,7 @@ def test_run_rejects_changed_model_of_targets(start, resnet, tmp_path, factor):
     assert read_manifest(tmp_path / "run").answers.keys() == {"model", "model of the targets"}
     factor.write_text("0.5")
     other = classifier_of(factor, labels=labels)
-    refused(r"named is a run of another module:FromFile: .* run it again", start, other, "itself", target=target)
+    refused(r"named is a run of a different module:FromFile: .* repeat that run", start, other, "itself", target=target)
     target = f"predicted-by:{start(other, 'named again').folder}"
     refused("run contains results of a different model of the targets", start, str(resnet), target=target)
 

@@ -127,7 +127,7 @@ class OfAKind(torch.Tensor):
     (lambda: torch.zeros(1).expand(400_000, 400_000), "is 400000 x 400000, but the prepared frame is 2 x 3"),
     (lambda: torch.full((2, 3), torch.nan), "the map contains NaN"),
     (lambda: torch.zeros(2**18 + 1), "but the limit is 1,048,576"),
-    *((lambda content=content: content, "is not the zip archive that torch.save writes")
+    *((lambda content=content: content, "is not a zip archive, the format of torch.save")
       for content in (b"", b"PK\x03\x04", b"cos\nsystem\n(S'touch opened'\ntR.")),
 ])  # fmt: skip
 def test_torch_files_with_other_content_are_rejected(content, words, tmp_path, monkeypatch):
@@ -227,7 +227,9 @@ def test_maps_are_required_only_for_used_images(run, dataset, by_id):
     used = in_run_order(dataset)["image_id"][:COUNT]
     run({"mine": {image_id: by_id[image_id] for image_id in used}})
     fewer = {image_id: by_id[image_id] for image_id in used[1:]}
-    with pytest.raises(UserError, match=rf"maps mine has no map of image {used[0]} \(1 of 6 are missing\).*--limit"):
+    with pytest.raises(
+        UserError, match=rf"maps mine has no map for image {used[0]} \(maps for 1 of 6 images are missing\).*--limit"
+    ):
         run({"mine": fewer}, name="other")
     done = run({"mine": fewer}, only=["masked"], name="masked")
     assert done.cells[0].left_out == {"no map was handed in": 1}
@@ -311,8 +313,8 @@ def test_invalid_map_files_are_rejected(run, by_id, tmp_path):
 
 
 @pytest.mark.parametrize(("entries", "words"), [
-    (["nowhere"], "has no folder of maps; write NAME=FOLDER"),
-    (["mine="], "has no folder of maps"),
+    (["nowhere"], "does not name a folder of maps; write NAME=FOLDER"),
+    (["mine="], "does not name a folder of maps"),
     (["mine=nowhere"], "there are no maps at nowhere; use a folder of .npy, .npz, .pt or grey .png files, or one .npy"),
     (["two words=."], "cannot be the name"),
     (["gradcam=."], "gradcam is the name of an explainer"),

@@ -214,7 +214,7 @@ def test_invalid_module_size_mean_or_std_is_rejected(model, given, words):
 @pytest.mark.parametrize("activation", [None, "sigmoid"])
 def test_sigmoid_outputs_are_rejected_with_fix(activation):
     model = load_classifier(small(nn.Sigmoid()), mean=0, std=1, activation=activation)
-    refused(r"ends in a sigmoid.*without the sigmoid.*activation=.sigmoid", model, torch.rand(3, 3, 8, 8))
+    refused(r"ends in a sigmoid.*without its sigmoid.*activation=.sigmoid", model, torch.rand(3, 3, 8, 8))
 
 
 class SumsToOne(nn.Module):

@@ -80,7 +80,9 @@ def test_folder_with_repository_name_is_used_and_reported(online, resnet, capsys
     shutil.copytree(resnet, REPO)
     by_folder = load_classifier(REPO, device="cpu")
     assert (by_folder.repo, by_folder.revision) == (None, None)
-    line = f"the model {REPO} is the folder {Path(REPO).resolve()}; write hub:{REPO} for the Hub"
+    line = (
+        f"the model {REPO} is loaded from the folder {Path(REPO).resolve()}; to load it from the Hub, write hub:{REPO}"
+    )
     assert capsys.readouterr().err == f"saliency-bench: {line}\n"
     by_hub = load_classifier(f"hub:{REPO}", device="cpu")
     assert (by_hub.id, by_hub.repo) == (REPO, REPO)

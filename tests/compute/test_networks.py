@@ -131,8 +131,8 @@ def test_logits_function_is_copied_with_classifier():
     (lambda s, f: f, None, r"\(1, 8, 40, 32\).*logits=lambda out: out\.mean\(\(2, 3\)\)"),
     (lambda s, f: s[:, 0], None, r"\(1,\).*out\[:, None\].*activation=.sigmoid"),
     (lambda s, f: s.argmax(1), None, r"without the argmax"),
-    (lambda s, f: {"boxes": s, "labels": s}, None, "detects objects"),
-    (lambda s, f: [{"boxes": s, "labels": s}], None, "detects objects"),
+    (lambda s, f: {"boxes": s, "labels": s}, None, "is an object detector"),
+    (lambda s, f: [{"boxes": s, "labels": s}], None, "is an object detector"),
     (as_dict, lambda out: out["score"], r"logits= fails on.*a dict of features, scores.*KeyError.*score"),
     (as_dict, lambda out: out["features"], r"logits= of module:Net returns \(1, 8, 40, 32\)"),
     (as_dict, lambda out: None, r"logits= of module:Net returns NoneType"),
@@ -149,7 +149,7 @@ def test_incompatible_models_and_settings_are_rejected(resnet):
         (Net(give=as_dict), {"logits": 0}, "logits= must be a function.*got 0"),
         (Net().state_dict(), {}, r"weights without a network.*load_state_dict"),
         (Net(channels=1), {"mean": (0.4, 0.5, 0.6), "std": 0.2},
-         "module:Net takes one channel, and mean has three; pass mean="),
+         "module:Net takes images with one channel, but mean has three values; pass mean="),
     ):  # fmt: skip
         refused(words, load_classifier, model, **settings)
 
@@ -160,7 +160,7 @@ def test_incompatible_models_and_settings_are_rejected(resnet):
 def test_single_channel_network_gets_grey_images(capsys):
     network = Net(channels=1)
     classifier = load_classifier(network, mean=0.5, std=0.2)
-    assert "module:Net takes one channel: images are converted to grey" in capsys.readouterr().err
+    assert "module:Net takes images with one channel, so images are converted to grey" in capsys.readouterr().err
     assert "in grey" in repr(classifier)
     images = torch.rand(2, 3, 16, 16)
     with torch.no_grad():
@@ -313,11 +313,11 @@ class Numpy(Net):
     (lambda: torch.export.export(plain_network(), (torch.rand(1, 3, 16, 16),)).module(), r"torch\.export"),
     (lambda: Net().to("meta"), r"no weights \(first\.weight"),
     (lambda: detection.fasterrcnn_mobilenet_v3_large_320_fpn(weights=None, weights_backbone=None),
-     "FasterRCNN detects objects; use a classifier"),
+     "FasterRCNN is an object detector; use a classifier"),
     (lambda: SegformerForSemanticSegmentation(SegformerConfig(hidden_sizes=[8] * 4, decoder_hidden_size=8)),
      "not for image classification.*logits="),
     (Late, r"channels last.*permute\(0, 2, 3, 1\)"),
-    (Numpy, "NumPy.*gradients do not flow.*rise"),
+    (Numpy, "NumPy.*no gradients.*rise"),
 ], ids=["quantised", "exported", "meta", "detection", "segmentation", "channels last", "numpy"])  # fmt: skip
 def test_unusable_networks_are_rejected_with_fix(make, words):
     refused(words, explained, make)
@@ -357,5 +357,5 @@ class Patches(nn.Linear):
 
 
 def test_patch_network_error_does_not_blame_image_size():
-    refused(r"takes images that are already cut into patches .*whose forward cuts the images",
+    refused(r"takes images that are already cut into patches .*whose forward cuts images into patches",
             load_classifier(Patches(48, 4), mean=0, std=1), torch.rand(1, 3, 16, 16))  # fmt: skip

@@ -189,7 +189,7 @@ def test_invalid_other_model_settings_are_rejected(start, scenes, tmp_path):
         ({"other_label": "scenery"}, "'scenery'; did you mean scene"),
         ({"other_label": "label"}, "use an --other-model whose classes match those of --other-label label"),
         ({"other_model": "no/where/at/all"}, "no/where/at/all"),
-        ({"other_model": small_checkpoint(tmp_path / "large", names, side=64)}, "with the same preparation of images"),
+        ({"other_model": small_checkpoint(tmp_path / "large", names, side=64)}, "that prepare images in the same way"),
     ):
         refused(words, start, tmp_path / "run", **changes)
         assert not (tmp_path / "run").exists()

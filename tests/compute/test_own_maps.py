@@ -149,7 +149,7 @@ def test_version_depends_on_map_values(blank, values, tmp_path):
 def test_missing_maps_need_partial_and_are_counted(blank, values, tmp_path):
     some = dict(list(values.items())[2:])
     maps = write(tmp_path / "maps", some)
-    refused(r"no map of image .* \(2 of 11 are missing\).*--partial", score, blank, maps)
+    refused(r"no map for image .* \(maps for 2 of 11 images are missing\).*--partial", score, blank, maps)
     done = score(blank, maps, partial=True)
     assert all((cell["n"], cell["left_out"]) == (COUNT - 2, {NO_MAP: 2}) for cell in done.summary["cells"])
     assert done.summary["faults"] == {}

@@ -119,16 +119,16 @@ def test_architecture_gets_classes_of_its_weights(own, library, name):
 
 REFUSED = {
     "FILE:make:width=3,depth=3": "unknown option 'depth' of FILE:make; known: classes, labels, mean, name, size, std",
-    "FILE:number": "returned int; it must return a torch module or the result of load_classifier",
+    "FILE:number": "returned int; return a torch module or the result of load_classifier instead",
     "FILE:fails": "raised ValueError: no disk",
     "FILE:nake": "unknown function 'nake' .*did you mean make",
     "FILE:make": r"are unknown; .* --model \./net\.py:make:mean=0\.5,std=0\.5",
-    "FILE:make:weights=trained.ckpt,mean=0,std=1": r"has 0\.weight of shape \(6, 3, 3, 3\), but the network has \(8, 3",
+    "FILE:make:weights=trained.ckpt,mean=0,std=1": r"has 0\.weight of shape \(6, 3, 3, 3\).*network needs \(8, 3",
     "FILE:make:weights=none.pth": "weights=none.pth is not a file",
     "FILE:make:weights=classes.txt": "weights=classes.txt cannot be read|contains more than tensors",
     **{f"FILE:make:weights={name}.ckpt,{PLAIN}": "contains no weights" for name in ("none", "recursive")},
     **{
-        f"FILE:make:weights={name}.ckpt,{PLAIN}": rf"0\.bias, not a plain tensor.*{name}"
+        f"FILE:make:weights={name}.ckpt,{PLAIN}": rf"0\.bias, which is not a plain tensor.*{name}"
         for name in ("sparse", "meta", "complex")
     },
     f"FILE:make:weights=bomb.ckpt,{PLAIN}": "unpack to more than",
@@ -140,13 +140,13 @@ REFUSED = {
     "timm:resnet10x:weights=plain.pth": "unknown timm model 'resnet10x'",
     "torchvision:resnet:weights=plain.pth": "unknown torchvision model 'resnet'",
     "torchvision:resnet18:weights=plain.pth": "use the weights of this network",
-    "torchvision:resnet18:weights=wide.pth": "wide.pth has a last layer of 200,000 classes, more than 100,000",
+    "torchvision:resnet18:weights=wide.pth": "wide.pth has a last layer of 200,000 classes, but at most 100,000",
     "plain.pth": r"contains no TorchScript network; for weights, use \./net\.py:make:weights=plain\.pth",
     "code.pth": r"contains no TorchScript .* a pickled network is not opened: save its state_dict\(\)",
     "none.pt": r"there is no file none\.pt; use",
     "six.safetensors": r"or \./net\.py:make:weights=six\.safetensors with a function",
-    "trained.ckpt": "contains weights without .*:make:weights=trained.ckpt .* of Lightning, make is the class of",
-    "net.onnx": "has no gradients or layers that PyTorch can read; use the network that it was exported from",
+    "trained.ckpt": "contains weights without .*:make:weights=trained.ckpt .* a Lightning checkpoint, make is",
+    "net.onnx": "has no gradients or layers that PyTorch can read; use the network from which it was exported",
 }
 
 

@@ -152,13 +152,13 @@ CONVERT = r"convert it to an explainer with saliency_bench\.peers\."
 
 
 @pytest.mark.parametrize(("words", "call"), [
-    ("ReLU is not an attribution object of captum; pass an object", lambda net: peers.captum(nn.ReLU())),
-    ("Saliency is not an attribution object of captum; pass an object", lambda net: peers.captum(Saliency)),
-    ("ReLU is not an object of pytorch_grad_cam: it has no activations", lambda net: peers.grad_cam(nn.ReLU())),
-    ("GradCAM is not an object of pytorch_grad_cam: it has no activations", lambda net: peers.grad_cam(GradCAM)),
+    ("ReLU is not a captum attribution object; pass an object", lambda net: peers.captum(nn.ReLU())),
+    ("Saliency is not a captum attribution object; pass an object", lambda net: peers.captum(Saliency)),
+    ("ReLU is not a CAM object from pytorch_grad_cam: it has no activations", lambda net: peers.grad_cam(nn.ReLU())),
+    ("GradCAM is not a CAM object from pytorch_grad_cam: it has no activations", lambda net: peers.grad_cam(GradCAM)),
     ("cannot be called as <lambda>.model, inputs, targets.*: too many", lambda net: peers.quantus(lambda i: i)),
     (r'peers\.quantus\(quantus\.explain, method="InputXGradient"\)', lambda net: peers.quantus("InputXGradient")),
-    ("ReLU is not an attributor of zennit: it has no composite", lambda net: peers.zennit(nn.ReLU())),
+    ("ReLU is not a zennit attributor: it has no composite", lambda net: peers.zennit(nn.ReLU())),
     ("unknown option 'nsteps' of captum.IntegratedGradients; did you mean n_steps",
      lambda net: peers.captum(captum.attr.IntegratedGradients(net), nsteps=5)),
     ("unknown option 'perturbation_per_eval'",  # which captum ignores
@@ -184,7 +184,7 @@ def test_wrong_objects_and_options_are_rejected(words, call, network):
 
 
 @pytest.mark.parametrize(("change", "said"), [
-    (lambda maps: maps.permute(0, 2, 3, 1), r"of shape .*, 3\), not .* channels after the batch"),
+    (lambda maps: maps.permute(0, 2, 3, 1), r"of shape .*, 3\), not .* channels must follow the batch"),
     (lambda maps: maps[0, 0], "of shape"),
     (lambda maps: maps[:, None], "of shape"),
     (lambda maps: maps[..., :0], "of shape"),

@@ -364,7 +364,7 @@ def test_cells_with_fewer_samples_are_reported_and_hidden(start, capsys):
     start(explainers=["gradcam"], limit=3)
     more = start(limit=20)
     assert [(cell["explainer"], cell["n"]) for cell in more.summary["cells"]] == [("random", 20)]
-    assert "gradcam by saliency_miou was computed for fewer samples" in capsys.readouterr().err
+    assert "gradcam by saliency_miou was computed earlier for fewer samples" in capsys.readouterr().err
     assert {cell["n"] for cell in start(explainers=["gradcam"], limit=20).summary["cells"]} == {20}
 
 

@@ -164,7 +164,7 @@ def test_pickled_weights_are_not_opened(folder, tmp_path, name):
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
 def test_checkpoint_file_error_suggests_its_folder(folder, name):
-    refused(rf"{name}.*use its folder", load_classifier, folder / name)
+    refused(rf"{name}.*use the checkpoint.s folder", load_classifier, folder / name)
 
 
 # Settings in the files of a checkpoint

@@ -268,7 +268,7 @@ def test_naflex_inputs_match_processor(folder):
     ({"labels": ["cat", " "]}, "a label is empty"),
     ({"labels": ["cat", "Cat"]}, "cannot distinguish 'cat' from 'Cat'"),
     ({"labels": ["cat", "x" * 60]}, "has 71 tokens, but .* accepts 48"),
-    ({"mean": 0.5}, "a checkpoint already has them"),
+    ({"mean": 0.5}, "a checkpoint already has these settings"),
 ])  # fmt: skip
 def test_invalid_prompts_and_labels_are_rejected(folder, changes, words):
     refused(words, clip, folder, **changes)
@@ -283,7 +283,7 @@ def test_other_networks_reject_prompts(folder, resnet, tmp_path):
     network = hf.AutoModelForImageClassification.from_pretrained(resnet)
     for model in (resnet, network, "torchvision:resnet18", tmp_path):
         refused("does not compare pictures with texts", load_classifier, model, **TEXTS)
-    refused("a Classifier already has them", load_classifier, clip(folder), **TEXTS)
+    refused("a Classifier already has these settings", load_classifier, clip(folder), **TEXTS)
     refused(r"clipseg.*segments pictures", load_classifier, hf.CLIPSegModel(hf.CLIPSegConfig(**towers)), **TEXTS)
     words = r"CLIPModel compares pictures with texts.*prompts=.*labels="
     refused(words, load_classifier, AUTO.from_pretrained(folder("clip")))
@@ -304,7 +304,7 @@ def test_incompatible_tokenizers_are_rejected(folder, tmp_path):
 
     larger = tokenizer_of("clip")
     larger.add_tokens(["cat", "dog"])
-    refused(r"the tokenizer returns token .* has 58 tokens", load_classifier, made(larger), **TEXTS)
+    refused(r"the tokenizer returns token .* has only 58 tokens", load_classifier, made(larger), **TEXTS)
     # Without the end-of-text token, which CLIP reads, all prompts have the same embedding.
     refused("cannot distinguish 'cat' from 'dog'", load_classifier, made(tokenizer_of("align")), **TEXTS)
 
@@ -402,7 +402,7 @@ def test_underscores_of_class_names_become_spaces(folder):
     assert texts_for(spec, objects, ["blue_bird", "cat"]) == {"prompts": ["a {}"], "labels": ["blue bird", "cat"]}
     refused("no class names to fill", texts_for, spec, objects, None)
     settings = {"explainers": "gae", "metrics": "saliency_miou", "out": "o", "prompts": "a {}"}
-    refused("prompts need a model given by name", sb.run, dataset="d", model=clip(folder), **settings)
+    refused("prompts need a model that is given by name", sb.run, dataset="d", model=clip(folder), **settings)
 
 
 def test_explain_command_accepts_prompts(folder, tmp_path, capsys):

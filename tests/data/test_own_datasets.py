@@ -294,7 +294,7 @@ def test_training_without_splits_error_suggests_a_hash_split(rows, resnet, tmp_p
         folder.mkdir(parents=True, exist_ok=True)
         Image.fromarray(drawing(number)).save(folder / f"{number}.png")
     built = sb.build("folder", tmp_path / "built", tmp_path / "pictures", progress=False)
-    again = r"build it again with saliency-bench build folder \.\.\. --split hash --out NEW"
+    again = r"build it again with `saliency-bench build folder \.\.\. --split hash --out NEW`"
     for data in (tmp_path / "pictures", built):
         line = ["train", "--dataset", str(data), "--model", str(resnet), "--out", str(tmp_path / "out")]
         assert re.search(f"has no split.*{again}", said(capsys, line, 2))

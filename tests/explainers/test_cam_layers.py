@@ -331,7 +331,7 @@ def test_networks_without_layer_of_all_evidence_are_rejected(name):
     assert classifier.passes == 0
     chosen, reason = fitting(classifier, PICTURES)
     if name == "a stream without gradients":
-        assert (chosen, reason) == ("rise", "it computes a part of its forward pass without gradients")
+        assert (chosen, reason) == ("rise", "it computes part of its forward pass without gradients")
     else:
         assert chosen == "integrated_gradients"
         assert "no layer contains all evidence" in reason
@@ -345,7 +345,9 @@ def test_named_layer_with_partial_evidence_logs_one_warning(caplog):
     for _ in range(2):
         maps = load_explainer("gradcam", layer="layer3.0.conv1")(classifier, images, targets.one_hot([1, 2], 4))
     (line,) = caplog.messages
-    assert re.search("layer3.0.conv1 of module:ResNet contains only part.*layer layer3.0 contains all of it", line)
+    assert re.search(
+        "layer3.0.conv1 of module:ResNet contains only part.*use layer layer3.0, which contains all of it", line
+    )
     with GradCAM(network, [network.layer3[0].conv1]) as cam:
         theirs = cam(images, [ClassifierOutputTarget(1), ClassifierOutputTarget(2)])
     np.testing.assert_allclose(normalise(maps.numpy()), theirs, atol=1e-4)

@@ -262,9 +262,7 @@ def test_run_warns_once_about_unhashable_function(shapes, resnet, tmp_path, caps
     first = sb.run(explainers=[drawing], **settings).summary["cells"]
     lines = [line for line in capsys.readouterr().err.splitlines() if "drawing" in line]
     assert len(lines) == 1
-    assert (
-        "drawing cannot be hashed (TypeError: cannot pickle 'generator' object), so every start recomputes" in lines[0]
-    )
+    assert "drawing cannot be hashed (TypeError: cannot pickle 'generator' object), so every run recomputes" in lines[0]
     again = sb.run(explainers=[drawing], **settings).summary
     assert len({cell["cell_id"] for cell in [*first, *again["cells"]]}) == 2
     assert "cannot be hashed (TypeError" in again["command"]

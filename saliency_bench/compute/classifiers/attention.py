@@ -5,11 +5,11 @@
     gradients = torch.autograd.grad(total, recorded.matrices)
     maps = recorded.maps(matrix, images)                          # matrix: any (B, T, T) over the tokens
 
-Neither the model nor its library is changed. Inside `with`, a fused attention (`scaled_dot_product_attention`,
+Neither the model nor its library is changed. Inside `with`, fused attention (`scaled_dot_product_attention`,
 `nn.MultiheadAttention`) is computed as softmax(q k^T scale) v, and the output of each softmax is stored. This also
-works for timm, torchvision and your own modules. Gradients for a noise picture show which pixels each
-patch token comes from and which tokens the head reads. This step runs once per classifier and image size. It also
-computes gradients in parts of the network that disable gradients.
+works for timm, torchvision and your own modules. To identify the tokens, gradients for a noise picture show which
+pixels each patch token comes from and which tokens the head reads. This step runs once per classifier and image size,
+and also follows parts of the network that disable gradients.
 """
 
 from collections.abc import Iterator
@@ -35,8 +35,8 @@ SOFTMAX = (torch.softmax, Tensor.softmax, F.softmax)
 FIX_WITHOUT_GRADIENTS = "use an explainer that only needs the outputs, such as rise"
 FIX = "use integrated_gradients or rise, which work with every classifier, or gradcam for a convolutional network"
 POOLING_HEAD = (
-    "ends in an attention-pooling head, like SigLIP, whose queries are not patches, so its attention is not a map over "
-    f"patches; {FIX}"
+    "ends in an attention-pooling head, as SigLIP does. The queries of this head are not patches, so its attention is "
+    f"not a map over patches; {FIX}"
 )
 FIX_OF_STAGES = "use gradcam (which reads its last feature map), integrated_gradients or rise"
 
@@ -67,10 +67,10 @@ class AttentionRecorder(TorchFunctionMode):
 
     Attributes:
         matrices: List of Float (B, heads, T, T), one matrix per block.
-        features: Last feature map of the convolutions before the first attention, Float (B, C, h, w), after norm,
-            activation and pooling; None if there are no such convolutions.
+        features: Last feature map of the convolutions before the first attention layer, Float (B, C, h, w), after
+        normalisation, activation and pooling; None if there are no such convolutions.
         inputs: Input of the linear layer before each matrix, Float (B, T, C).
-        convolved_after: Whether the network has a convolution after the first attention.
+        convolved_after: Whether the network has a convolution after the first attention layer.
         tokens: Tokens of the classifier, set by `recording_attention`.
     """
 
@@ -157,7 +157,10 @@ class AttentionRecorder(TorchFunctionMode):
         return self.matrices[-1].mean(dim=1) if average_attn_weights else self.matrices[-1]
 
     def _windows_or_stages(self, images: int) -> bool:
-        """Return whether blocks attend only within parts of the tokens, ignoring the last matrix (a possible head)."""
+        """Return whether blocks attend only within parts of the tokens.
+
+        The last matrix may belong to a head and is ignored.
+        """
         blocks = self.matrices[:-1]
         return any(matrix.shape[0] != images or matrix.shape[-2:] != blocks[0].shape[-2:] for matrix in blocks)
 
@@ -212,7 +215,10 @@ def recording_attention(
     if start is not None and torch.is_grad_enabled():
         check_gradient(classifier, images)
     if start is not None and not -tokens.blocks <= start < tokens.blocks:
-        raise UserError(f"start={start} is out of range: {classifier.id} has {tokens.blocks} blocks, numbered from 0")
+        raise UserError(
+            f"start={start} is out of range: {classifier.id} has {tokens.blocks} blocks, numbered from 0; use a number "
+            f"below {tokens.blocks}"
+        )
     recorded = mode(None if start is None else start % tokens.blocks, **options)
     recorded.tokens = tokens
     with recorded:
@@ -232,9 +238,9 @@ _identified: WeakKeyDictionary[Classifier, dict[torch.Size, Tokens]] = WeakKeyDi
 
 
 def tokens_of(classifier: Classifier, images: Images) -> Tokens:
-    """Return a classifier's tokens for images of this size, identified by one forward pass and several backward passes.
+    """Return a classifier's tokens for images of this size.
 
-    The result is cached.
+    The tokens are identified with one forward pass and several backward passes, and cached.
 
     Raises:
         UserError: A block does not attend from all patches to all patches, or a branch of the network bypasses the
@@ -255,7 +261,10 @@ def tokens_of(classifier: Classifier, images: Images) -> Tokens:
 
 
 def _tokens(classifier: Classifier, image: Images) -> Tokens:
-    """Return the tokens of a classifier. If a part of the network cuts gradients, let gradients pass that part."""
+    """Return the tokens of a classifier.
+
+    If part of the network blocks gradients, let gradients pass through that part.
+    """
     with torch.enable_grad():
         try:
             return _identify(classifier, image, AttentionRecorder)
@@ -292,7 +301,8 @@ def _identify(classifier: Classifier, image: Images, mode: type[AttentionRecorde
     read = tuple(is_read.nonzero().flatten().tolist())
     if not read and not pooled:
         raise UserError(
-            f"the logits of {classifier.id} do not depend on its last attention (are all weights of its head 0?); {FIX}"
+            f"the logits of {classifier.id} do not depend on its last attention layer (are all weights of its head "
+            f"0?); {FIX}"
         )
     return Tokens(len(recorded.matrices), patches, read, pooled)
 
@@ -333,7 +343,7 @@ def _dependence(tokens: Tensor, source: Tensor) -> Tensor:
 def _grid(owner: Tensor) -> Tensor | None:
     """Return each patch's token, Int (h, w), from each pixel's token, Int (H, W); None if a patch is not a rectangle.
 
-    Pixels at the borders may belong to no token (-1), if they are fewer than a row or column of patches.
+    Pixels at the borders may belong to no token (-1), if there are fewer of them than in a row or column of patches.
     """
     rows, heights = owner.unique_consecutive(dim=0, return_counts=True)
     grid, widths = rows.unique_consecutive(dim=1, return_counts=True)
@@ -349,12 +359,12 @@ def _grid(owner: Tensor) -> Tensor | None:
 
 
 def _gradient(total: Tensor, inputs: Tensor) -> Tensor | None:
-    """Return the gradient of a scalar, or None if it does not depend on the inputs."""
+    """Return the gradient of a scalar, or None if the scalar does not depend on the inputs."""
     return torch.autograd.grad(total, inputs, retain_graph=True, allow_unused=True)[0] if total.requires_grad else None
 
 
 def _is_stem_operation(function: Any) -> bool:
-    """Return whether a function is a norm, activation or pooling, whose output is a feature map again."""
+    """Return whether a function is a normalisation, activation or pooling, which turns a feature map into another."""
     name = getattr(function, "__name__", "").strip("_")
     return name.endswith(("_norm", "pool2d")) or name in ("relu", "gelu", "silu", "hardswish", "dropout")
 
@@ -377,7 +387,9 @@ def _attend(
 ) -> Tensor:
     """Compute `scaled_dot_product_attention` as softmax(q k^T scale) v, with operations that can be recorded."""
     if is_causal or dropout_p:
-        raise UserError(f"this network has causal attention or attention dropout, for which no map is defined; {FIX}")
+        raise UserError(
+            f"this network has causal attention or attention dropout, and no attention map is defined for these; {FIX}"
+        )
     if enable_gqa:
         key, value = (x.repeat_interleave(query.shape[-3] // x.shape[-3], dim=-3) for x in (key, value))
     logits = (query @ key.transpose(-2, -1)) * (query.shape[-1] ** -0.5 if scale is None else scale)
@@ -410,7 +422,9 @@ def _attend_many_heads(
     masks = (others.get("key_padding_mask"), others.get("attn_mask"), bias_k, bias_v)
     is_plain = query is key is value and query.ndim == 3 and in_proj_weight is not None and not add_zero_attn
     if not is_plain or any(mask is not None for mask in masks) or (others.get("training") and dropout_p):
-        raise UserError(f"this network has masked attention or cross-attention, for which no map is defined; {FIX}")
+        raise UserError(
+            f"this network has masked attention or cross-attention, and no attention map is defined for these; {FIX}"
+        )
     assert in_proj_weight is not None
     tokens = query.transpose(0, 1)  # (B, T, C)
     packed = F.linear(tokens, in_proj_weight, in_proj_bias)

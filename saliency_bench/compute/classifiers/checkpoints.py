@@ -30,7 +30,7 @@ from saliency_bench.data.geometry import Geometry, probe
 from saliency_bench.errors import UserError, one_line, unknown
 from saliency_bench.utils.storage import storage_error
 
-HEADLESS = "was saved without its classification head; train one with: saliency-bench train"
+HEADLESS = "was saved without its classification head; train a new head with `saliency-bench train`"
 
 
 def torchvision(name: str, layer: str | None) -> Classifier:
@@ -45,7 +45,7 @@ def torchvision(name: str, layer: str | None) -> Classifier:
         state = weights.get_state_dict(progress=False, check_hash=True, weights_only=True)
     except pickle.UnpicklingError as error:
         raise UserError(
-            f"the weights of torchvision:{name} contain other objects than tensors and are not loaded"
+            f"the weights of torchvision:{name} contain objects other than tensors, so they are not loaded"
         ) from error
     except (OSError, RuntimeError) as error:
         if named := storage_error(error):
@@ -169,7 +169,7 @@ def tokenizer_of(folder: Path, name: str) -> Any:
     if not any((folder / file).exists() for file in TOKENIZERS):
         raise UserError(
             f"{name} has no tokenizer ({TOKENIZERS[0]}), so prompts cannot be embedded; save the tokenizer that the "
-            "model was trained with into its folder (tokenizer.save_pretrained)"
+            "model was trained with to the model's folder (tokenizer.save_pretrained)"
         )
     return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
 
@@ -190,7 +190,7 @@ def config_of(source: ModelSource) -> Any:
         ("*.safetensors", f"{weights}save weights as safetensors, as save_pretrained and saliency-bench train do"),
     ):
         if not any(source.folder.glob(pattern)):
-            raise UserError(f"{source.name} contains no loadable image classifier: no {pattern}; {fix}")
+            raise UserError(f"{source.name} contains no loadable image classifier: there is no {pattern}; {fix}")
     check_config(source.folder / "config.json", source.name)
     check_weights(source.folder, source.name)
     return AutoConfig.from_pretrained(source.folder, trust_remote_code=False)
@@ -208,7 +208,7 @@ def processor_of(folder: Path, name: str) -> Any:
             raise
         raise UserError(
             f"{name} has no {PROCESSORS[0]}, which defines how images are resized and normalised; save the processor "
-            "that the model was trained with into its folder (processor.save_pretrained), or pass the module to "
+            "that the model was trained with to the model's folder (processor.save_pretrained), or pass the module to "
             "load_classifier with mean=, std= and size="
         ) from error
 

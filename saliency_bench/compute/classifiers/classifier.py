@@ -40,7 +40,7 @@ from saliency_bench.utils.seeds import seed_of, uniform
 from saliency_bench.utils.source_code import code_hash
 from saliency_bench.utils.untouched import callers_device, untouched
 
-ONE_LOGIT = "returns one logit, whose softmax is always 1; its probability is a sigmoid; use activation=sigmoid"
+ONE_LOGIT = "returns a single logit, and the softmax of a single logit is always 1; use activation=sigmoid"
 LONGEST_LINE = 110  # characters per line when a classifier is printed
 TRIED = ((224, 224), (32, 32), (28, 28), (64, 64))  # image sizes to try if the network does not state one
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -199,8 +199,8 @@ class Classifier(nn.Module):
         if classes == 1 and len(self.labels) != 2:
             raise UserError(
                 f"{self.id} returns one logit but has {len(self.labels)} class names "
-                f"({', '.join(self.labels[:2])} ...); call load_classifier(model, labels=[...]) with the name of the "
-                "class for positive logits, or with two names: first for negative, then for positive logits"
+                f"({', '.join(self.labels[:2])} ...); call load_classifier(model, labels=[...]) with one name (of the "
+                "class for positive logits) or two names (of the classes for negative and for positive logits)"
             )
         if classes > 1 and (self._is_named_by_one or len(self.labels) != classes):
             names = self.labels[1:] if self._is_named_by_one else self.labels
@@ -220,7 +220,7 @@ class Classifier(nn.Module):
         if isinstance(last, nn.Sigmoid) and bool(((logits >= 0) & (logits <= 1)).all()):
             raise UserError(
                 f"{self.id} ends in a sigmoid, and a softmax or a second sigmoid would be applied to its output; pass "
-                'the network without the sigmoid, with activation="sigmoid"'
+                'the network without its sigmoid, and set activation="sigmoid"'
             )
         tolerance = 1e-5 if logits.dtype in (torch.float32, torch.float64) else 1e-2
         if _are_probabilities(logits, tolerance):
@@ -252,28 +252,30 @@ class Classifier(nn.Module):
                 raise UserError(f"{self.id} {_other_channels(int(channels[1]), int(channels[2]))}") from error
             if "Inference tensors cannot" in str(error):
                 raise UserError(
-                    f"{self.id} contains a tensor created inside torch.inference_mode(), which cannot be used for "
-                    "gradients; build the network outside inference mode"
+                    f"{self.id} contains a tensor created inside torch.inference_mode(), so its gradients cannot be "
+                    "computed; build the network outside inference mode"
                 ) from error
             if "numpy() on Tensor that requires grad" in str(error):
                 raise UserError(
-                    f"{self.id} computes with NumPy, through which gradients do not flow; use an explainer that only "
+                    f"{self.id} uses NumPy in its forward pass, so it has no gradients; use an explainer that only "
                     "needs the outputs, such as rise"
                 ) from error
             if TOKENS in str(error):
-                raise UserError(f"{self.id} takes token ids, like ImageGPT, not images") from error
+                raise UserError(
+                    f"{self.id} takes token ids instead of images, as ImageGPT does; use a classifier that takes images"
+                ) from error
             if isinstance(error, RuntimeError) and not any(words in str(error) for words in NO_SIZE):
                 raise
             if "spatial_shapes" in signature(self.model.forward).parameters:
                 raise UserError(
                     f"{self.id} takes images that are already cut into patches (spatial_shapes), not (B, 3, H, W); "
-                    "wrap it in a torch module whose forward cuts the images and returns logits"
+                    "wrap it in a torch module whose forward cuts images into patches and returns logits"
                 ) from error
             height, width = normalised.shape[2:]
             reason = str(error).partition("\n")[0]
             raise RefusedImagesError(
-                f"{self.id} does not accept images of {height} x {width} ({reason}); use classifier.prepare and, for a "
-                "torch module, load_classifier(model, size=(H, W))"
+                f"{self.id} does not accept images of {height} x {width} ({reason}); prepare the images with "
+                "classifier.prepare; if the model is a torch module, load it with load_classifier(model, size=(H, W))"
             ) from error
         except (TypeError, KeyError, AttributeError, IndexError) as error:
             if self._gives_logits:
@@ -327,7 +329,7 @@ class Classifier(nn.Module):
         return self
 
     def taking_normalised(self) -> "Classifier":
-        """Return a classifier with the same weights that takes normalised images, for gradients in normalised units."""
+        """Return a classifier with the same weights that takes normalised images, so that gradients refer to these."""
         other = copy.copy(self)
         # torch's own copies share these dicts.
         other._modules, other._buffers = dict(self._modules), dict(self._buffers)
@@ -399,7 +401,7 @@ class Classifier(nn.Module):
 
     @property
     def arithmetic(self) -> str:
-        """Describe the arithmetic for results: precision, type of weights if it differs, memory layout, compilation."""
+        """Describe the arithmetic, for results: precision, dtype of the weights if different, layout, compilation."""
         names = {torch.float32: "fp32"} | {value: key for key, value in DTYPES.items()}
         weights = names.get(self.dtype, str(self.dtype).removeprefix("torch."))
         parts = [self.precision] if weights == "fp32" else [f"{weights} weights"]
@@ -433,8 +435,8 @@ class Classifier(nn.Module):
         """Return (`digest`, {part: hash}). Comparing the part hashes shows where two classifiers differ."""
         if not _has_weights(self.model):
             raise UserError(
-                f"{self.id} has layers without weights (lazy layers, or weights on the device meta); load its weights, "
-                "or pass a picture through it first: network(torch.rand(1, 3, HEIGHT, WIDTH))"
+                f"{self.id} has layers without weights (lazy layers, or weights on the meta device); load the weights, "
+                "or first pass a picture through the network: network(torch.rand(1, 3, HEIGHT, WIDTH))"
             )
         whole = blake2b(digest_size=16)
         parts: dict[str, Any] = {}
@@ -444,7 +446,7 @@ class Classifier(nn.Module):
         return whole.hexdigest(), {part: hasher.hexdigest() for part, hasher in parts.items()}
 
     def _contents(self) -> Iterator[tuple[str, bytes | memoryview]]:
-        """Yield (name of a part of this classifier, its bytes to hash), in a fixed order."""
+        """Yield (name of a part of this classifier, bytes to hash for this part), in a fixed order."""
         is_graph = isinstance(self.model, torch.fx.GraphModule)  # copies of a graph module have renamed classes
         kind = torch.fx.GraphModule if is_graph else type(self.model)
         yield "classes or code", kind.__name__.encode()
@@ -518,7 +520,7 @@ class Classifier(nn.Module):
             reason = structure[unstable[0]].removeprefix(UNSTABLE)
             complain(
                 f"{self.id}: {one_line(unstable[0].strip(), 100)} cannot be hashed ({one_line(reason, 100)}), so a "
-                "later start cannot reuse or extend these results"
+                "later run cannot reuse or extend these results"
             )
             self._has_complained = True
 
@@ -576,8 +578,8 @@ def _other_channels(taken: int, got: int) -> str:
             "forward calls it with images.permute(0, 2, 3, 1)"
         )
     return (
-        f"takes images with {taken} channels, but these have 3 (RGB); wrap it in a module that converts images first, "
-        "for one channel with images.mean(1, keepdim=True)"
+        f"takes images with {taken} channels, but these have 3 (RGB); wrap it in a module that converts the images "
+        "first (to one channel with images.mean(1, keepdim=True))"
     )
 
 

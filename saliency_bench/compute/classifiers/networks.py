@@ -23,7 +23,7 @@ from saliency_bench.utils.source_code import is_library
 HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 NAMES = ("children", "weights")  # entries of a structure that contain lists of names
 UNSTABLE = "unstable: "  # prefix in place of a hash, followed by the reason why a value cannot be hashed
-# Entries of a transformers config that may differ between equal networks.
+# Entries of a transformers config that may differ between otherwise identical networks.
 VOLATILE = ("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype", "_commit_hash")
 # Attributes that do not affect results: torch's own, and library attributes on origin, training and compilation.
 NO_SETTINGS = {
@@ -59,7 +59,7 @@ def logits_in(output: Any, select: Select | None, name: str) -> Tensor:
     if isinstance(logits, Tensor) and logits.ndim == 2 and logits.shape[1] >= 1:
         return logits
     if select is not None:
-        raise UserError(f"logits= of {name} returns {_describe(logits)} instead of logits (B, K)")
+        raise UserError(f"the function logits= of {name} returns {_describe(logits)} instead of logits (B, K)")
     raise UserError(f"{name} returns {_describe(output, logits)} instead of logits (B, K); {_fix(output, logits)}")
 
 
@@ -73,7 +73,9 @@ def _selected(output: Any, select: Select | None, name: str) -> Any:
         raise
     except (TypeError, KeyError, AttributeError, IndexError, ValueError) as error:
         reason = f"{type(error).__name__}: {one_line(error, 200)}"
-        raise UserError(f"logits= fails on the output of {name}, {_describe(output)} ({reason})") from error
+        raise UserError(
+            f"the function logits= fails on the output of {name}, {_describe(output)} ({reason})"
+        ) from error
 
 
 def _describe(output: Any, logits: Any = None) -> str:
@@ -89,17 +91,20 @@ def _fix(output: Any, logits: Any) -> str:
     parts = _parts(output)
     first = output[0] if isinstance(output, tuple | list) and output else output
     if {"boxes", "pred_boxes"} & {key for key, _ in [*parts, *_parts(first)]}:
-        return "it detects objects; use a classifier of whole images"
+        return "it is an object detector; use a classifier of whole images"
     for key, value in parts:
         if isinstance(value, Tensor) and value.ndim == 2 and value.is_floating_point():
             return f"select the logits by key: load_classifier(model, logits=lambda out: out[{key!r}], ...)"
     tensor = logits if isinstance(logits, Tensor) else next((v for _, v in parts if isinstance(v, Tensor)), None)
     if tensor is None or tensor.ndim not in (1, 4):
-        return "call load_classifier(model, logits=..., ...) with a function of its output that returns them"
+        return (
+            "call load_classifier(model, logits=..., ...) with a function that takes this output and returns the logits"
+        )
     if tensor.ndim == 4:
         where = "out" if tensor is output else f"out[{next(k for k, v in parts if v is tensor)!r}]"
         return (
-            "the network may lack its head, or it may segment images; if it returns one map per class, use the mean of "
+            "the network may lack its classification head, or it may segment images; if it returns one map per class, "
+            "use the mean of "
             "each map as the logit: "
             f"load_classifier(model, logits=lambda out: {where}.mean((2, 3)), ...)"
         )
@@ -166,8 +171,11 @@ def channels_of(model: nn.Module, name: str, geometry: Geometry, mean: Sequence[
         return 3
     for setting, values in (("mean", mean), ("std", std)):
         if len(set(values)) > 1:
-            raise UserError(f"{name} takes one channel, and {setting} has three; pass {setting}= as one number")
-    complain(f"{name} takes one channel: images are converted to grey (0.299 R + 0.587 G + 0.114 B)")
+            raise UserError(
+                f"{name} takes images with one channel, but {setting} has three values; pass {setting}= as a single "
+                "number"
+            )
+    complain(f"{name} takes images with one channel, so images are converted to grey (0.299 R + 0.587 G + 0.114 B)")
     return 1
 
 
@@ -228,7 +236,7 @@ def keeps_gradients(model: nn.Module) -> bool:
 
 
 def _settings(module: nn.Module, ignored: Collection[str]) -> Iterator[tuple[str, Any]]:
-    """Yield (name, value) of everything that a module uses in its computation except weights."""
+    """Yield (name, value) of everything except weights that a module uses in its computation."""
     if isinstance(module, torch.jit.ScriptModule):
         yield "script", _script(module)
         return
@@ -273,10 +281,10 @@ def _replacement(hasher: ContentHasher, value: Any) -> bytes | list[tuple[Any, s
 
 
 def _script(module: torch.jit.ScriptModule) -> str:
-    """Describe TorchScript by the code, attributes and constants in its file, which do not depend on the file's path.
+    """Describe a TorchScript module by the code, attributes and constants in its file.
 
-    The constants of a frozen module are its weights. The module is saved to memory, so only output of torch itself is
-    read.
+    These do not depend on the path of the file. The constants of a frozen module are its weights. The module is saved
+    to memory first, so only data that torch itself has written is read.
     """
     buffer = io.BytesIO()
     with warnings.catch_warnings():

@@ -1,8 +1,8 @@
 """Load a user's own network from a model string: a function in a file, an architecture with weights, or TorchScript.
 
     ./net.py:make                                     a function or class that returns a module or a classifier
-    ./net.py:make:depth=18,weights=best.ckpt          with arguments of the function, and a weights file
-    timm:resnet18:weights=best.safetensors            an architecture of timm or torchvision
+    ./net.py:make:depth=18,weights=best.ckpt          with arguments for the function, and a weights file
+    timm:resnet18:weights=best.safetensors            an architecture from timm or torchvision
     ./net.pt                                          TorchScript
 
 The options `mean`, `std`, `size`, `labels` and `name` of `load_classifier` can be appended:
@@ -69,7 +69,7 @@ def check(text: str) -> None:
             _check_architecture(name, given)
     for key in ("weights", "labels"):
         if isinstance(file := given.get(key), str) and not Path(file).expanduser().is_file():
-            raise UserError(f"{key}={file} is not a file; pass the path of a file")
+            raise UserError(f"{key}={file} is not a file; pass the path of an existing file")
 
 
 def _check_architecture(name: str, given: Mapping[str, object]) -> None:
@@ -145,7 +145,7 @@ def _made(function: Any, given: dict[str, object], text: str) -> tuple[Any, dict
     model = function if isinstance(function, nn.Module) else _called(function, arguments, text)
     if not isinstance(model, nn.Module) and not is_pipeline(model):
         raise UserError(
-            f"{text} returned {type(model).__name__}; it must return a torch module or the result of load_classifier"
+            f"{text} returned {type(model).__name__}; return a torch module or the result of load_classifier instead"
         )
     if weights is not None:
         network = getattr(model, "model", model) if is_pipeline(model) or _is_classifier(model) else model
@@ -170,7 +170,7 @@ def _called(function: Callable[..., Any], arguments: dict[str, object], text: st
 
 
 def _architecture(name: str, weights: str) -> "nn.Module":
-    """Build an architecture of timm or torchvision with the number of classes in the weights, and load the weights."""
+    """Build an architecture from timm or torchvision with as many classes as the weights have, and load the weights."""
     import torch
 
     library, _, wanted = name.partition(":")
@@ -185,7 +185,9 @@ def _architecture(name: str, weights: str) -> "nn.Module":
         if key in shapes and value.ndim and value.shape != shapes[key] and value.shape[1:] == shapes[key][1:]
     }
     if counts and max(counts) > CLASSES:
-        raise UserError(f"weights={weights} has a last layer of {max(counts):,} classes, more than {CLASSES:,}")
+        raise UserError(
+            f"weights={weights} has a last layer of {max(counts):,} classes, but at most {CLASSES:,} are supported"
+        )
     model = build(num_classes=counts.pop()) if len(counts) == 1 else build()
     fill(model, content, weights)
     return model
@@ -291,7 +293,8 @@ def _matching(state: "dict[str, Tensor]", names: set[str]) -> "tuple[dict[str, T
     """Return (weights renamed to match a network, removed prefix).
 
     Training code often stores a network inside a wrapper, which adds a prefix: `model.fc.weight` for `fc.weight`. The
-    prefix with the most matching names is removed. If several prefixes have equally many, the shortest is removed.
+    prefix with the most matching names is removed. If several prefixes have equally many matches, the shortest is
+    removed.
     """
     prefixes = sorted({key[: -len(name)] for key in state for name in _ends_of(key) if name in names}, key=len)
     best = max(prefixes, key=lambda prefix: sum(prefix + name in state for name in names), default="")
@@ -329,8 +332,8 @@ def fill(network: "nn.Module", content: Any, file: str) -> None:
     if strange := [key for key, value in chosen.items() if key in weights and not _is_plain(value, weights[key])]:
         kind = f"{chosen[strange[0]].dtype}, {chosen[strange[0]].layout}, {chosen[strange[0]].device}"
         raise UserError(
-            f"weights={file} has {strange[0]}, not a plain tensor of real numbers ({kind}); save it as a dense real "
-            "tensor"
+            f"weights={file} contains {strange[0]}, which is not a plain tensor of real numbers ({kind}); save it as a "
+            "dense tensor of real numbers"
         )
     shapes = [key for key in weights if key in chosen and weights[key].shape != chosen[key].shape]
     if missing or spare:
@@ -339,7 +342,10 @@ def fill(network: "nn.Module", content: Any, file: str) -> None:
         raise UserError(f"weights={file} {lacks} ({match}); use the weights of this network")
     if shapes:
         there, wanted = (tuple(values[shapes[0]].shape) for values in (chosen, weights))
-        raise UserError(f"weights={file} has {shapes[0]} of shape {there}, but the network has {wanted}")
+        raise UserError(
+            f"weights={file} has {shapes[0]} of shape {there}, but the network needs {wanted}; use the weights of this "
+            "network"
+        )
     if left := len(state) - len(chosen):
         complain(
             f"weights={file}: weights under '{prefix}' are used, and {left:,} weights under other names are ignored"

@@ -140,8 +140,8 @@ def plan(images: int, count: int, size: int, device: torch.device, most: int = 1
     """Yield the passes of `count` pictures of each image, with at most `size` pictures and `most` images per pass.
 
     With one picture per image, `most` is ignored. Indices are computed on the device, so no transfer is needed. The
-    number of images in a pass is a power of two, like common batch sizes: with five images per pass, a fifth of the
-    passes of 16 images would be padding.
+    number of images in a pass is a power of two, like common batch sizes: with five images per pass, 16 images would
+    need four passes, and a fifth of these passes would be padding.
     """
     together = min(images, size) if count == 1 else 2 ** (max(1, min(size // count, most)).bit_length() - 1)
     each = count if together > 1 or count == 1 else -(-count // -(-count // size))

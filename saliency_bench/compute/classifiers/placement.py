@@ -122,7 +122,7 @@ def _is_in_place(changes: Tensor, grid: tuple[int, int], cells: tuple[int, int])
 
 
 def _moved(places: Tensor) -> Iterator[Tensor]:
-    """Yield where positions in [0, 1]^2 are in mirrored, rotated and half-shifted images."""
+    """Yield where positions in [0, 1]^2 end up after mirroring, rotating or shifting the image by half its size."""
     turned = places.flip(1)
     for points in (places, turned):
         for mirrored in ((True, False), (False, True), (True, True)):
@@ -168,7 +168,7 @@ def _changes(
 
 
 def _cells(height: int, width: int, tall: int, wide: int) -> Tensor:
-    """Return the cell index of each of height x width positions, Int (height, width), for tall x wide cells."""
+    """Return the index of the cell that contains each position, Int (height, width), in a grid of tall x wide cells."""
     rows, columns = torch.arange(height) * tall // height, torch.arange(width) * wide // width
     return rows[:, None] * wide + columns
 

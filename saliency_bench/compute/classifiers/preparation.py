@@ -21,7 +21,7 @@ class SampleError(UserError):
     """A sample cannot be prepared. The text in `reason` does not name the sample."""
 
     def __init__(self, id: str, reason: str):
-        super().__init__(f"image {id}: {reason}; replace it or leave it out")
+        super().__init__(f"image {id}: {reason}; replace the image or leave it out")
         self.reason = reason
 
 

@@ -81,8 +81,8 @@ def _patches_frame(
     side = isqrt(settings["max_num_patches"]) * settings["patch_size"]
     check_sides(f"{where}max_num_patches", (side,))
     complain(
-        f"{name} accepts pictures of any shape, but here all are squashed to {side} x {side}, whatever their aspect "
-        "ratio"
+        f"{name} accepts pictures of any shape, but here all pictures are squashed to {side} x {side}, whatever their "
+        "aspect ratio"
     )
     interpolation = T.InterpolationMode(resample.name.lower())
 
@@ -148,7 +148,7 @@ def check_sides(name: str, sides: Iterable[Any]) -> None:
 
 
 def channels(name: str, values: Any) -> Sequence[float]:
-    """Return three numbers, one per channel, from one number for all channels or from three.
+    """Return three numbers, one per channel. A single number applies to all channels.
 
     Args:
         name: Name of the setting, for messages. If the name ends in "std", the values must be above 0.
@@ -168,7 +168,7 @@ def channels(name: str, values: Any) -> Sequence[float]:
     if numbers.max() > (LARGEST_STD if positive else 1):
         fix = ", ".join(f"{number / 255:.4g}" for number in numbers.flat)
         raise UserError(
-            f"{name} is for images from 0 to 255, but these images are from 0 to 1; divide by 255: "
-            f"{fix} instead of {one_line(repr(values), 80)}"
+            f"{name} is for images with values from 0 to 255, but these images have values from 0 to 1; divide it by "
+            f"255: use {fix} instead of {one_line(repr(values), 80)}"
         )
     return np.broadcast_to(numbers, 3).tolist()

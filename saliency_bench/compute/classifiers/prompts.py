@@ -16,8 +16,8 @@ FORMS = (
     "template per line, or a JSON file)"
 )
 TEMPLATES_NEED_LABELS = (
-    "the prompts are templates, but there are no class names; pass labels=[...], or the texts of each class as "
-    '{"label": ["text", ...]} (on the command line, in a JSON file)'
+    "the prompts are templates, but there are no class names; pass labels=[...], or pass the texts of each class "
+    'as {"label": ["text", ...]} (on the command line, as a JSON file)'
 )
 
 
@@ -74,7 +74,7 @@ def texts_of(prompts: Prompts, labels: Sequence[str] | None) -> dict[str, list[s
 
 
 def _checked_labels(labels: Any) -> list[str]:
-    """Return class names; raise UserError unless they are distinct, non-empty texts."""
+    """Return class names; raise UserError unless they are distinct, non-empty strings."""
     names = list(labels) if isinstance(labels, Iterable) and not isinstance(labels, str) else [labels]
     if isinstance(labels, str) or not all(isinstance(name, str) for name in names):
         raise UserError(f"labels must be a list of class names; got {one_line(repr(labels), 80)}")
@@ -94,10 +94,13 @@ def _templates(items: Sequence[Any], where: str) -> list[str]:
         raise UserError(f"{where} is empty; pass {FORMS}")
     for item in items:
         if callable(item):
-            raise UserError(f'{where} has a function, but templates must be texts; for a function f, pass f("{PLACE}")')
+            raise UserError(
+                f'{where} contains a function, but templates must be strings; for a function f, pass f("{PLACE}")'
+            )
         if not isinstance(item, str) or PLACE not in item:
             raise UserError(
-                f"{where} has {one_line(repr(item), 80)}, which is not a template; write {PLACE} where the class name "
+                f"{where} contains {one_line(repr(item), 80)}, which is not a template; write {PLACE} where the class "
+                "name "
                 'goes, as in "a photo of a {}"'
             )
     return [str(item) for item in items]

@@ -64,7 +64,10 @@ def source_of(name: str, revision: str | None = None) -> ModelSource:
     if revision is not None:
         raise UserError(f"{name} is a folder and has no revisions; remove revision=")
     if "/" in name and could_be_on_the_hub(name):
-        complain(f"the model {name} is the folder {path.resolve()}; write {FORCED}{name} for the Hub")
+        complain(
+            f"the model {name} is loaded from the folder {path.resolve()}; to load it from the Hub, write "
+            f"{FORCED}{name}"
+        )
     return ModelSource(name, path)
 
 
@@ -172,7 +175,7 @@ def _suggestions(name: str) -> list[str]:
     """Return the checkpoints that a user may have meant.
 
     These are the checkpoints with this name after the owner (microsoft/resnet-18 for resnet-18). If there are none,
-    they are similar folders and very similar names. (For example, resnet-50 is too different from resnet-18.)
+    similar folders and very similar names are suggested (resnet-50 is too different from resnet-18).
     """
     if name in KNOWN:
         return []
@@ -200,14 +203,17 @@ def _about_file(path: Path) -> str:
         "that returns the network"
     )
     if path.suffix in (".safetensors", ".json"):
-        folder = f"{path} is one file of a checkpoint; use its folder, with config.json and preprocessor_config.json"
+        folder = (
+            f"{path} is one file of a checkpoint; use the checkpoint's folder, which contains config.json and "
+            "preprocessor_config.json"
+        )
         return folder + f"; for your own weights, use {texts}" * (path.suffix != ".json")
     if path.suffix in (".bin", ".ckpt", ".pkl", ".pickle"):
-        lightning = "; for a checkpoint of Lightning, make is the class of its module" * (path.suffix == ".ckpt")
+        lightning = "; for a Lightning checkpoint, make is the class of its module" * (path.suffix == ".ckpt")
         return f"{path} contains weights without a network; use {texts}{lightning}"
     if path.suffix in (".onnx", ".pt2", ".tflite", ".engine", ".keras", ".h5"):
         return (
-            f"{path} has no gradients or layers that PyTorch can read; use the network that it was exported from: "
-            "./net.py:make with a function that returns it"
+            f"{path} has no gradients or layers that PyTorch can read; use the network from which it was exported: "
+            "./net.py:make with a function that returns this network"
         )
     return f"{path} is a file; use a folder, a Hub id, torchvision:NAME, ./net.py:make or a torch module"

@@ -1,8 +1,8 @@
 """Check checkpoints from unknown authors: limit the files that are read and the networks that a config may request.
 
-A config of a few bytes can request a network of any size, weights from another folder or from the Hub, or a kernel,
-which is code. Each config is therefore read as plain JSON before transformers loads it, and the modules and parameters
-of the resulting network are counted. All limits in this module apply to downloads only, never to model objects.
+A config of a few bytes can request a network of any size, weights from another folder or from the Hub, or a kernel
+(code). Each config is therefore read as plain JSON before transformers loads it, and the modules and parameters of the
+resulting network are counted. All limits in this module apply to downloads only, never to model objects.
 """
 
 import json
@@ -45,7 +45,7 @@ def check_weights(folder: Path, name: str) -> None:
     if (folder / "adapter_config.json").exists():
         raise UserError(
             f"{name} has an adapter_config.json, which names another model to load; merge the adapter into that model "
-            "(merge_and_unload of peft) and save it, or remove the file"
+            "(merge_and_unload in peft) and save the merged model, or remove the file"
         )
 
 
@@ -63,11 +63,12 @@ def check_file(file: Path) -> None:
     """Raise UserError if this is not a regular file, or if it is a JSON file that is too large for a config."""
     if not file.is_file():
         raise UserError(
-            f"{file} is not a readable file (it is a folder, pipe, device or broken link); replace it with the file"
+            f"{file} is not a readable file (it is a folder, pipe, device or broken link); replace it with a regular "
+            "file"
         )
     if file.suffix == ".json" and file.stat().st_size > LARGEST_JSON:
         raise UserError(
-            f"{file} has {file.stat().st_size / 1e6:.0f} MB; a config has at most {LARGEST_JSON / 1e6:.0f} MB"
+            f"{file} has {file.stat().st_size / 1e6:.0f} MB; a config may have at most {LARGEST_JSON / 1e6:.0f} MB"
         )
 
 
@@ -116,7 +117,7 @@ def _refused(key: str, value: Any) -> str | None:
     if key == "quantization_config" and value is not None:
         return "quantised weights have no gradients; save the network in float32, float16 or bfloat16"
     if key == "configuration_files":
-        return "that refers to another config; put its content into config.json"
+        return "that refers to another config; copy the content of that config to config.json"
     if key in ("architecture", "backbone") and value is not None and not _is_plain(value):
         return "only a plain name is accepted, such as resnet50, not a folder or URL outside the checkpoint"
     return None
@@ -141,7 +142,10 @@ def _is_attention(value: Any) -> bool:
 
 
 def _leads_outside(arguments: Any) -> str | None:
-    """Return why arguments for timm are rejected, or None. Certain keys and all paths refer to other files."""
+    """Return why arguments for timm are rejected, or None.
+
+    Certain keys and all paths are rejected, as they refer to files.
+    """
     for key, value in _entries({"model_args": arguments}):
         elsewhere = key.startswith("pretrained") or key in ("checkpoint_path", "cache_dir", "file", "url", "hf_hub_id")
         if elsewhere or (isinstance(value, str) and not _is_plain(value)):
@@ -150,7 +154,7 @@ def _leads_outside(arguments: Any) -> str | None:
 
 
 def room_of(folder: Path) -> int:
-    """Return the largest number of parameters that a folder's weights can contain, at one byte per parameter."""
+    """Return the maximum number of parameters that a folder's weights can contain, at one byte per parameter."""
     return SPARE + sum(file.stat().st_size for file in folder.glob("*.safetensors"))
 
 

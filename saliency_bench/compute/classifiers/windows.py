@@ -4,9 +4,9 @@
 differs from its output for the image only around the window. A `Patched` stores these feature maps as the feature map
 of the image and a crop per picture. The network handles a `Patched` as a tensor: convolutions, max pooling, batch
 norms, zero padding, elementwise functions and joined channels return another `Patched`. Any other operation first
-pastes the crops into whole feature maps (`Patched.whole`) and continues with plain tensors. Operations on crops that
-cover more than `LARGEST` of the map also paste first. The computed sums are the same, and only their rounding may
-differ, by about 1e-6 of the logits.
+pastes the crops into whole feature maps (`Patched.whole`) and continues with plain tensors. If crops cover more than
+`LARGEST` of the map, they are also pasted first. The computed sums are the same, and only their rounding may differ, by
+about 1e-6 of the logits.
 
 Crops are used for float32 on a CPU, if the network has a faster copy (`fast_forward`), the images have at least
 `SMALLEST` pixels, and all pictures of an image together have at least `FEWEST` pixels. For each image, the pictures
@@ -106,9 +106,11 @@ def windowed(
                 logits = in_part(unchanged, drawn, pictures)
             off = float((logits - exact).masked_fill(logits == exact, 0).abs().max())  # infinities may be equal
             if not off <= TOLERANCE * float(exact[exact.isfinite()].abs().max()):
-                raise _UnsuitableError("logits would not be equal")
+                raise _UnsuitableError("the logits would not be equal")
             if unchanged.saved < SAVING * products:
-                raise _UnsuitableError("the first layers are not convolutions, or windows soon affect the whole map")
+                raise _UnsuitableError(
+                    "the first layers are not convolutions, or windows affect the whole map after a few layers"
+                )
         except Exception as error:
             _note(classifier, error)
             return None
@@ -143,7 +145,7 @@ def windowed(
 def _note(classifier: Classifier, error: Exception) -> None:
     """Log once why pictures are computed in full."""
     classifier.halved += is_out_of_memory(error)  # changes the last bits
-    line = f"{classifier.id} computes covered pictures in full, not only the parts that windows affect: {error}"
+    line = f"{classifier.id} computes covered pictures in full, instead of only the parts that windows affect: {error}"
     _log_once(line.splitlines()[0])
 
 
@@ -172,7 +174,7 @@ class _Unchanged:
         kept: ((operation, text of its arguments), arguments, output) of each operation on `Patched`, in order.
         position: Number of operations in the current pass so far.
         saved: Number of multiplications per picture that convolutions have saved.
-        logits: Logits of the first picture that equalled the image, (1, K).
+        logits: Logits of the first picture that was equal to the image, (1, K).
     """
 
     def __init__(self, image: Images):
@@ -247,7 +249,7 @@ class Patched(Tensor):
         return self.pasted is None and self.crop[0, 0].numel() <= LARGEST * self.features[0, 0].numel()
 
     def whole(self) -> Tensor:
-        """Return plain feature maps, the same tensor at each call because operations may write to it or its views."""
+        """Return plain feature maps, always the same tensor, because operations may write to it or to its views."""
         if self.pasted is None:
             self.pasted = self.cut(torch.zeros_like(self.corner), self.shape[2:])
         return self.pasted
@@ -335,7 +337,7 @@ def _on_crops(func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 def _is_elementwise(name: str, inputs: list[Patched], args: tuple, kwargs: dict) -> bool:
-    """Return whether all maps have one size, and all other tensors have one value, or one value per channel."""
+    """Return whether all maps have the same size, and all other tensors have one value, or one per channel."""
     if name == "_to_copy" and kwargs.get("memory_format") == torch.contiguous_format:
         return False
     if name == "cat" and (args[1:] != (1,) or len(inputs) < len(args[0])):

@@ -30,8 +30,8 @@ from saliency_bench.utils.progress import bar
 MODELS = ("align", "altclip", "chinese_clip", "clip", "metaclip_2", "siglip", "siglip2")
 # Other models that transformers offers for the task, and why they are not supported.
 OTHERS = {
-    "blip": "its score comes from a joint network of image and text, or from another head",
-    "blip-2": "its score comes from a joint network of image and text, or from several queries",
+    "blip": "its score comes from a network that processes image and text jointly, or from a different head",
+    "blip-2": "its score comes from a network that processes image and text jointly, or from several queries",
     "clipseg": "it segments pictures; use the CLIP model that it is built on",
     "tipsv2": "it is not supported yet; wrap its image tower in a torch module",
     "videoprism": "it takes videos",
@@ -44,7 +44,7 @@ Texts = Mapping[str, list[str]]  # {label: its texts}
 
 
 class NoTextsError(UserError):
-    """Prompts were given to a network that takes no texts."""
+    """Prompts were passed to a network that takes no texts."""
 
 
 def is_vision_language(model: Any) -> bool:
@@ -83,7 +83,7 @@ def check_given(prompts: object, name: str, *, compares: bool) -> None:
     if compares and prompts is None:
         raise UserError(
             f"{name} compares pictures with texts; pass prompts to load_classifier(model, prompts=, labels=), such as "
-            'prompts=["a photo of a {}"], labels=["cat", "dog"] (on the command line --prompts)'
+            'prompts=["a photo of a {}"], labels=["cat", "dog"] (on the command line, use --prompts)'
         )
     if prompts is not None and not compares:
         raise NoTextsError(f"{name} does not compare pictures with texts ({NAMES} do); leave out the prompts")
@@ -188,7 +188,9 @@ def _embedded(side: Any, tokenizer: Any, texts: Texts, name: str) -> Tensor:
     parts = nn.functional.normalize(rows, dim=-1).split([len(of_label) for of_label in texts.values()])
     means = nn.functional.normalize(torch.stack([part.mean(dim=0) for part in parts]), dim=-1)
     if not bool(means.isfinite().all()):
-        raise UserError(f"{name} returns NaN or infinite text embeddings; its weights are damaged")
+        raise UserError(
+            f"{name} returns NaN or infinite text embeddings, so its weights are damaged; use an undamaged checkpoint"
+        )
     rounded = ((means / STEP).round() * STEP).float()
     _check_different(rounded, list(texts), name)
     return rounded
@@ -227,7 +229,8 @@ def _check_tokens(model: Any, tokenizer: Any, text: str, name: str) -> None:
         )
     if max(ids) >= config.vocab_size:
         raise UserError(
-            f"the tokenizer returns token {max(ids)}, but the text tower of {name} has {config.vocab_size} tokens; "
+            f"the tokenizer returns token {max(ids)}, but the vocabulary of the text tower of {name} has only "
+            f"{config.vocab_size} tokens; "
             "use the tokenizer that the model was trained with"
         )
 

@@ -87,8 +87,8 @@ def _check_other(spec: RunSpec, metrics: list[Metric]) -> None:
     asking = [metric.name for metric in metrics if "other" in metric.inputs]
     if asking and spec.other_model is None:
         raise UserError(
-            f"{asking[0]} needs a second classifier; use --other-model DIR --other-label COLUMN, for example with "
-            "a model of scenes from `saliency-bench train --label-column scene`, or leave the metric out"
+            f"{asking[0]} needs a second classifier; use --other-model DIR --other-label COLUMN, for example with a "
+            "scene classifier trained with `saliency-bench train --label-column scene`, or leave the metric out"
         )
 
 
@@ -112,7 +112,7 @@ def _other_model(objects: Objects, data: SplitTable, model: RunModel) -> RunMode
         raise UserError(
             f"the other model, {classifier.id}, takes images {classifier.geometry}, but the model takes "
             f"{known.geometry}; "
-            "use two models with the same preparation of images"
+            "use two models that prepare images in the same way"
         )
     classes = logits_of(spec, classifier, data.samples)
     try:
@@ -153,6 +153,6 @@ def _precomputed(
     for entry in spec.maps:
         name, _, path = entry.partition("=") if isinstance(entry, str) else (entry.name, "", "")
         source = Path(path).expanduser() if path else object_of(entry, objects)
-        fix = "add them, or leave images out with --limit or --only"
+        fix = "add the missing maps, or leave their images out with --limit or --only"
         explainers.append(explainer_of(name, source, files, (frame[0], frame[1]), spec.seed, needed, fix))
     return explainers

@@ -68,7 +68,9 @@ def predicted_by(
         answers, predicted = answers_of(other, table.samples), _of_model(other, spec, table)
     if identity == _identity(model.digest, model.geometry.as_dict(), model.arithmetic):
         now = answers_of(model, table.samples)
-        check_same_network(answers, now, model.arithmetic, f"{name} is a run of another {model.id}", "run it again")
+        check_same_network(
+            answers, now, model.arithmetic, f"{name} is a run of a different {model.id}", "repeat that run"
+        )
         return TargetRule("predicted", "predicted"), None  # it is the run's own model
     by_id: dict[str, TargetTerms] = {}
     places: list[int] = []
@@ -130,10 +132,10 @@ def _of_model(other: Classifier, spec: RunSpec, table: SplitTable) -> Predicted:
 def _of_run(
     folder: Path, spec: RunSpec, table: SplitTable
 ) -> tuple[list[str] | None, Members, str, str, NetworkAnswers | None, Predicted]:
-    """Return (labels, model classes of each dataset class, identity, name, logits for fixed pictures, logits) of a run.
+    """Return (labels, model classes of each dataset class, identity, name, logits for fixed pictures, sample logits).
 
-    All values belong to the model of the run in `folder`; the last logits are for the samples. The model itself is not
-    loaded, because its name cannot be trusted.
+    All values belong to the model of the run in `folder`. The model itself is not loaded, because its name cannot be
+    trusted.
 
     Raises:
         UserError: The run has different or fewer samples.
@@ -141,13 +143,13 @@ def _of_run(
     manifest, path = read_manifest(folder), folder / "predictions.parquet"
     if (manifest.identity.fingerprint, manifest.identity.split) != (table.fingerprint, spec.split):
         raise UserError(f"{folder} is a run on different data, so its predictions cannot be targets here; use --target "
-                        f"{PREDICTED_BY}MODEL, which predicts the samples first")  # fmt: skip
+                        f"{PREDICTED_BY}MODEL, so that the model predicts these samples first")  # fmt: skip
     if not path.is_file():
         raise UserError(f"{folder} has no predictions yet (no {path.name}); finish that run first")
     known = set(read_columns(path, ["image_id"], PREDICTIONS)["image_id"].to_pylist())
     if missing := [image_id for image_id in table.samples.ids[: table.count] if image_id not in known]:
-        raise UserError(f"{folder} has no prediction for {len(missing)} images, such as {missing[0]}; run it again "
-                        "with the --limit of this run")  # fmt: skip
+        raise UserError(f"{folder} has no prediction for {len(missing)} images, such as {missing[0]}; repeat that run "
+                        "with the same --limit as this run")  # fmt: skip
 
     identity = manifest.identity
     title = public_name(str(manifest.spec.model) if manifest.model is None else manifest.model.id)

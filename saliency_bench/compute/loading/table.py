@@ -45,7 +45,7 @@ class SplitTable:
         published: Rows as loaded. Additional columns that contain pictures are decoded as pictures.
         labelled: Rows of `published` with the spec's label column as label.
         names: Class names of the dataset; None if it has no labels.
-        further: Names of the existing further columns that metrics need.
+        further: Names of the existing additional columns that metrics need.
         selection: Samples that match `--only`; None for all.
     """
 
@@ -77,7 +77,7 @@ class SplitTable:
 
     @cached_property
     def contents(self) -> dict[str, tuple[str, list[str]]]:
-        """Return {further column: (hash of the column, digests of its pictures)}."""
+        """Return {additional column: (hash of the column, digests of its pictures)}."""
         return {name: column_of(self.published, name) for name in self.further}
 
     @cached_property

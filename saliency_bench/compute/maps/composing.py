@@ -6,8 +6,8 @@
     blurred(explainer, sigma)              the map blurred by a Gaussian, which localises less (a control)
     over_layers(explainer, layers)         mean of the maps at several layers, each divided by its largest magnitude
 
-`smoothed("gradient:reduction=sum", draws=50)` equals `smoothgrad:reduction=sum`, but passes one batch of images at a
-time.
+`smoothed("gradient:reduction=sum", draws=50)` equals `smoothgrad:reduction=sum`, but passes one noisy copy of each
+image at a time.
 """
 
 import json
@@ -50,13 +50,16 @@ class Composed:
 def absolute(explainer: Inner) -> Explainer:
     """Return an explainer that takes the absolute values of another explainer's maps.
 
-    They show how much each pixel matters, for or against the target.
+    The absolute values show how much each pixel matters, for or against the target.
     """
     return _composed("absolute", _absolute, explainer)
 
 
 def positive(explainer: Inner) -> Explainer:
-    """Return an explainer that sets negative values in another explainer's maps to 0: evidence for the target."""
+    """Return an explainer that sets negative values in another explainer's maps to 0.
+
+    The new maps show only evidence for the target.
+    """
     return _composed("positive", _positive, explainer)
 
 

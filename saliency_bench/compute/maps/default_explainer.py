@@ -23,7 +23,7 @@ def fitting(classifier: Classifier, images: Images) -> tuple[str, str]:
     name, why, layer = _by_gradient(classifier, images)
     module = None if layer is None else classifier.module_named(layer)
     if is_gradient_partial(classifier, images[:1], module):
-        return "rise", "it computes a part of its forward pass without gradients"
+        return "rise", "it computes part of its forward pass without gradients"
     return name, why
 
 
@@ -38,7 +38,9 @@ def _by_gradient(classifier: Classifier, images: Images) -> tuple[str, str, str 
     if layer := last_feature_map(classifier, images):
         return "gradcam", "it has feature maps", layer
     if has_feature_maps(classifier, images):
-        why = "no layer contains all evidence (it has several branches, or views of the image)"
+        why = (
+            "no layer contains all evidence (the network has several branches, or processes several views of the image)"
+        )
         return "integrated_gradients", why, None
     return "integrated_gradients", "it has neither feature maps nor attention between patches that can be read", None
 

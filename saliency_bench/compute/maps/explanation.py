@@ -115,8 +115,8 @@ def explain(
         against: Class or group to contrast with the target. If the group contains the target, only its other members
             are used.
         groups: Argument of `load_groups`. Groups of ImageNet, pets, VOC and shapes are bundled.
-        image_id: Id of the image in a run. With it, the map equals the map of that run exactly, including random draws.
-            If None, `seed` is the seed of the sample.
+        image_id: Id of the image in a run. If it is passed, the map is identical to the map in that run, including
+            random draws. If None, `seed` is the seed of the sample.
         seed: Seed of the run, or of the sample.
         device: Device to compute on.
         **options: Options of the explainer.
@@ -131,9 +131,12 @@ def explain(
         )
     why, method = "", None if explainer is None else load_explainer(explainer, **options)
     if isinstance(target, torch.Tensor) and against is not None:
-        raise UserError("weights already define the target; remove against=, or pass the target as a class or group")
+        raise UserError(
+            "target= is given as weights, which already define the contrast; remove against=, or pass the target as a "
+            "class or group"
+        )
     if isinstance(image, str | Path) and not Path(image).is_file():
-        raise UserError(f"there is no picture {image}; pass the name of a file, or a PIL image")
+        raise UserError(f"there is no image file {image}; pass the name of an existing file, or a PIL image")
     classifier = load_classifier(model, device=device)
     called = image if isinstance(image, str | Path) else "given to explain"
     images = classifier.prepare([{"image": image, "image_id": called}]).images
@@ -194,7 +197,7 @@ def _terms(
     others = tuple(member for member in minus if member not in plus) if len(plus) == 1 else minus
     if not others or set(others) == set(plus):
         raise UserError(
-            f"target={target} and against={against} are equal, so every map would be zero; choose different classes"
+            f"target={target} and against={against} are the same, so every map would be zero; choose different classes"
         )
     return TargetTerms(plus, others)
 

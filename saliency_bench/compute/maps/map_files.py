@@ -178,7 +178,9 @@ def _packed(path: Path, shape: tuple[int, ...], size: Size) -> np.ndarray:
     try:
         arrays = list(load_arrays(path, 32 * prod(shape) + 10_000).values())
     except DAMAGED as error:
-        raise UserError(f"{path} is not an .npz file of one array ({one_line(error)})") from error
+        raise UserError(
+            f"{path} is not an .npz file with exactly one array ({one_line(error)}); write it with numpy.savez"
+        ) from error
     if len(arrays) != 1:
         raise UserError(f"{path} contains {len(arrays)} arrays; save one array per file")
     return _of_shape(path, arrays[0], shape, size)
@@ -189,7 +191,7 @@ def _tensor(path: Path, shape: tuple[int, ...], size: Size) -> np.ndarray:
         tensor = load_tensor(path, max(LARGEST_TENSOR, 32 * prod(shape)))
     except DAMAGED as error:
         raise UserError(
-            f"{path} is not a .pt file of one tensor ({one_line(error, 150)}); save only the maps: "
+            f"{path} is not a .pt file with exactly one tensor ({one_line(error, 150)}); save only the maps: "
             "torch.save(maps.detach().cpu().clone(), file)"
         ) from error
     return _of_shape(path, tensor, shape, size)
@@ -265,7 +267,7 @@ def _check_parquet(path: Path, file: pq.ParquetFile, most: int, size: Size) -> N
         raise UserError(f"{path} has {file.metadata.num_rows:,} rows for {most:,} images; write one row per image")
     values = check_pages(path, file.metadata, ["image_id", "map", "scale"])
     if values["map"] > file.metadata.num_rows * size[0] * size[1]:
-        raise UserError(f"{path} contains more numbers than maps of {size[0]} x {size[1]} can have")
+        raise UserError(f"{path} contains more numbers than maps of {size[0]} x {size[1]} can contain")
 
 
 def _scaled(values: np.ndarray, scale: object, where: str) -> np.ndarray:

@@ -7,9 +7,9 @@
 
 The object must use the network of the run: `sb.run(model=model)`. The object receives normalised images or, if it was
 created with `load_classifier(model, ...)`, images in [0, 1]. Its output becomes one map per image: the sum over
-channels, upsampled to the size of the image if it is smaller. The version of a peer explainer is a hash of its class,
-its settings and the version of its package. The network is not included, because it is already part of a run's
-identity.
+channels, upsampled to the size of the image if it is smaller. The version of such an explainer is a hash of the
+object's class, its settings and the version of its package. The network is not included, because it is already part of
+a run's identity.
 """
 
 import copy
@@ -40,7 +40,7 @@ LEFT_OUT = re.compile(r"activations_and_grads|outputs|.*(hook|handle).*")
 
 
 class PeerExplainer:
-    """Makes an object or function of another package a function (classifier, images, target) -> maps.
+    """Wrapper that turns an object or function from another package into an explainer.
 
     Attributes:
         peer: The object or function.
@@ -86,7 +86,7 @@ class PeerExplainer:
         size = images.shape[2:]
         is_channels_last = maps.ndim == 4 and maps.shape[1:3] == size != maps.shape[2:]
         if maps.ndim not in (3, 4) or not maps.numel() or is_channels_last:
-            fix = ", with the channels after the batch" if is_channels_last else ""
+            fix = "; the channels must follow the batch dimension" if is_channels_last else ""
             raise UserError(
                 f"{self.__name__} returned maps of shape {tuple(maps.shape)}, not (B, H, W) or (B, C, H, W){fix}"
             )
@@ -119,18 +119,18 @@ class _ScoredNetwork(nn.Module):
 
 
 def captum(attribution: Any, **options: Any) -> Explainer:
-    """Return an explainer for an attribution of captum.
+    """Return an explainer for a captum attribution object.
 
     Args:
         attribution: For example `captum.attr.Saliency(model)` or `captum.attr.LayerGradCam(model, model.layer4)`.
-        **options: Options of its `attribute`, such as `n_steps=20`.
+        **options: Options of its method `attribute`, such as `n_steps=20`.
 
     Raises:
         UserError: The object has no method `attribute`, or the method does not accept these options.
     """
     if isinstance(attribution, type) or not callable(getattr(attribution, "attribute", None)):
         name = getattr(attribution, "__name__", type(attribution).__name__)
-        raise UserError(f"{name} is not an attribution object of captum; pass an object such as Saliency(network)")
+        raise UserError(f"{name} is not a captum attribution object; pass an object such as Saliency(network)")
     called = f"captum.{type(attribution).__name__}"
     _check_options(called, [nested.attribute for nested in _nested(attribution)], options, OF_CAPTUM)
     network = getattr(attribution, "model", None) or attribution.forward_func
@@ -163,18 +163,18 @@ def _retarget(attribution: Any, scored: nn.Module) -> Any:
 
 
 def grad_cam(cam: Any, **options: Any) -> Explainer:
-    """Return an explainer for a CAM of pytorch_grad_cam.
+    """Return an explainer for a CAM object from pytorch_grad_cam.
 
     Args:
         cam: For example `GradCAM(model=model, target_layers=[model.layer4])`.
-        **options: Options of its call, such as `eigen_smooth=True`.
+        **options: Options for calling the object, such as `eigen_smooth=True`.
 
     Raises:
-        UserError: The object is not a CAM, or its call does not accept these options.
+        UserError: The object is not a CAM, or does not accept these options when it is called.
     """
     if not hasattr(cam, "activations_and_grads"):
         name = getattr(cam, "__name__", type(cam).__name__)
-        raise UserError(f"{name} is not an object of pytorch_grad_cam: it has no activations_and_grads")
+        raise UserError(f"{name} is not a CAM object from pytorch_grad_cam: it has no activations_and_grads")
     _check_options(f"pytorch_grad_cam.{type(cam).__name__}", [cam.__call__], options, ("input_tensor", "targets"))
     settings = _settings(cam, cam.model)
     return PeerExplainer("pytorch_grad_cam", cam, cam.model, _by_grad_cam, options, settings).explainer()
@@ -233,7 +233,7 @@ def _by_quantus(explain: Callable, scored: _ScoredNetwork, given: Tensor, target
 
 
 def zennit(attributor: Any, **options: Any) -> Explainer:
-    """Return an explainer for an attributor of zennit.
+    """Return an explainer for a zennit attributor.
 
     Args:
         attributor: For example `zennit.attribution.Gradient(model, EpsilonPlusFlat())`, for a network that returns
@@ -245,7 +245,7 @@ def zennit(attributor: Any, **options: Any) -> Explainer:
     """
     if not hasattr(attributor, "composite"):
         name = getattr(attributor, "__name__", type(attributor).__name__)
-        raise UserError(f"{name} is not an attributor of zennit: it has no composite")
+        raise UserError(f"{name} is not a zennit attributor: it has no composite")
     if options:
         raise UserError(
             f"zennit.{type(attributor).__name__} accepts no options when it is called; pass {', '.join(options)} to "

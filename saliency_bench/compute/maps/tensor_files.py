@@ -51,12 +51,12 @@ def load_tensor(path: Path, most: int) -> np.ndarray:
         most: Limit on the unpacked size of the content, in bytes.
 
     Raises:
-        ValueError: The file does not contain exactly one dense tensor of numbers, or more than `most` bytes. Damaged
-            files may also raise OSError, EOFError, KeyError, zlib.error or BadZipFile.
+        ValueError: The file does not contain exactly one dense tensor of numbers, or unpacks to more than `most` bytes.
+            Damaged files may also raise OSError, EOFError, KeyError, zlib.error or BadZipFile.
     """
     check_readable(path, most)
     if not zipfile.is_zipfile(path):
-        raise ValueError("it is not the zip archive that torch.save writes since version 1.6")
+        raise ValueError("it is not a zip archive, the format of torch.save since version 1.6")
     with zipfile.ZipFile(path) as packed:
         check_members(packed, most)
         names = [name for name in packed.namelist() if name.count("/") == 1 and name.endswith("/data.pkl")]
@@ -116,7 +116,7 @@ def _tensor_of(storage: Any, offset: Any, shape: Any, strides: Any, *others: Any
 
 
 def _of_type(storage: Any, offset: Any, shape: Any, strides: Any, grad: Any, hooks: Any, kind: Any, *rest: Any) -> Any:
-    """Return the tensor that torch's rebuild function for types without a storage class describes."""
+    """Return the tensor described by the arguments of torch's rebuild function for types without a storage class."""
     return _tensor_of(storage, offset, shape, strides, grad, hooks, *rest, kind=str(kind))
 
 

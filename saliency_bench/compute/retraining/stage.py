@@ -145,7 +145,7 @@ def _announce(splits: Splits, cells: list[Cell], tasks: list[Task], done: int, s
 
 
 def _estimated_seconds(setup: Setup, splits: Splits, pictures: RetrainingPictures, tasks: list[Task]) -> float:
-    """Estimate the total seconds of these training tasks, run one after the other, by timing a few batches."""
+    """Estimate how many seconds these training tasks take one after the other, by timing a few batches."""
     sizes = {task.protocol.batch_size for task in tasks}
     seconds = {size: _seconds_per_batch(setup, splits, pictures, size) for size in sizes}
     protocols = [task.protocol for task in tasks]
@@ -158,7 +158,7 @@ def _batches(splits: Splits, protocol: RetrainingProtocol) -> int:
 
 
 def _seconds_per_batch(setup: Setup, splits: Splits, pictures: RetrainingPictures, size: int) -> float:
-    """Estimate seconds per batch by training a throwaway network, excluding the first batch."""
+    """Estimate the seconds per batch from training a throwaway network. The first batch is not timed."""
     classifier = new_classifier(setup, 1)
     training = Training(Recipe(epochs=1, batch_size=size), classifier)
     task = Task(None, 0, 1, RetrainingProtocol("rest", "modified", 1, 1, 1e-3, size, None))

@@ -51,7 +51,7 @@ class Task:
 
     @classmethod
     def make(cls, explainer: Explainer, exposure: int, number: int, protocol: RetrainingProtocol) -> "Task":
-        """Return a task, normalised so that equal training runs for different explainers or metrics are one task."""
+        """Return a task, normalised so that identical training runs of different explainers or metrics are one task."""
         trained = replace(protocol, test="modified", trainings=1, exposures=EXPOSURES)
         if 0 < exposure < len(EXPOSURES) - 1:
             return cls(explainer, exposure, number, trained)
@@ -211,7 +211,10 @@ def start_from(network: nn.Module, base: Classifier) -> None:
     """
     weights, given = network.state_dict(), base.model.state_dict()
     if differing := sorted(weights.keys() ^ given.keys()):
-        raise UserError(f"{base.id} has a different structure from the model: only one of the two has {differing[0]}")
+        raise UserError(
+            f"{base.id} has a different structure from the model: only one of the two has {differing[0]}; leave out "
+            "initial=base"
+        )
     same_shape = {name: tensor for name, tensor in given.items() if tensor.shape == weights[name].shape}
     network.load_state_dict(weights | same_shape)
 

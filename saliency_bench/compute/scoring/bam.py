@@ -26,7 +26,7 @@ def parts(options: dict[str, object], classifier: object) -> Sequence[str]:
 
 
 def difference(means: np.ndarray, options: dict[str, object]) -> np.ndarray:
-    """Return the object model's means minus the scene model's: (D,) from (D, 2)."""
+    """Return the object model's means minus the scene model's means: (D,) from (D, 2)."""
     return means[:, 0] - means[:, 1]
 
 

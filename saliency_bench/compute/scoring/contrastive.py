@@ -37,7 +37,8 @@ class Deletion:
     def points(self) -> np.ndarray:
         """Number of points of each path, Int (B,), including the whole image.
 
-        As in the published code, the number is max(1, ceil(n / step)) for n salient pixels, without the last step.
+        As in the published code, the number is max(1, ceil(n / step)) for n salient pixels, which leaves out the last
+        step.
         """
         return np.maximum(-(-self.salient // self.step), 1)
 
@@ -101,7 +102,7 @@ def salient_pixels(maps: np.ndarray, threshold: float, salient: str) -> np.ndarr
 
 
 def check_deletion(*, step: int, threshold: float, salient: str, **others: object) -> None:
-    """Raise UserError for an option out of range."""
+    """Raise UserError for an option that is out of range."""
     if step < 1:
         raise UserError(f"step must be at least 1 pixel; got {step}")
     if not 0 <= threshold <= 1:

@@ -24,7 +24,9 @@ class Draws:
             UserError: The number of seeds or ids differs from `count`.
         """
         if seeds is not None and image_ids is not None:
-            raise UserError("pass seeds or image_ids, not both: the id of an image determines its seed in a run")
+            raise UserError(
+                "pass seeds or image_ids, but not both: in a run, the seed of an image is derived from its id"
+            )
         given = seeds if image_ids is None else image_ids
         given = range(count) if given is None else given
         if isinstance(given, str) or len(given) != count:

@@ -280,7 +280,7 @@ class ExplainerShell(_InstalledShell):
     references: the class (int) of each image, if the metric takes one. Default: the predicted class.
     target: weights (B, K) over the classes, instead of the references.
     groups: groups of classes, for metrics that compare groups.
-    seeds: seed of each image, or image_ids and the seed of a run. Default: 0 to B-1.
+    seeds: seed of each image; alternatively, pass image_ids and the seed of a run. Default: 0 to B-1.
     batch_size: images explained at once. Default: 16."""
     LEFT_OUT = "a flat map"
 
@@ -373,7 +373,7 @@ class CurveShell(_InstalledShell):
     images: (B, 3, H, W) in [0, 1], before the classifier's normalisation, in the order of the maps.
     classifier: a Hub id, a folder, "torchvision:resnet18", or a result of saliency_bench.load_classifier.
     target: weights (B, K) over the classes, instead of the references (which may then be None).
-    seeds: seed of each image, or image_ids and the seed of a run, for the reference "noise".
+    seeds: seed of each image, for the reference "noise"; alternatively, pass image_ids and the seed of a run.
     groups: groups of classes, for metrics that compare groups.
     batch_size: images in one forward pass. Default: 16."""
     LEFT_OUT = "a score that is not a number"
@@ -453,7 +453,7 @@ class AreaShell(_InstalledShell):
     """
 
     INPUTS = """predictions: the accuracies (N,) in [0, 1] of networks that `saliency-bench run` has trained.
-    references: the exposure (N,) of each network, a share of the pixels. Networks with equal exposures are averaged."""
+    references: the exposure (N,) of each network (a share of pixels). Networks with the same exposure are averaged."""
 
     @classmethod
     def computed(cls) -> Callable[..., np.ndarray] | None:
@@ -471,7 +471,9 @@ class AreaShell(_InstalledShell):
     def _inputs(self, predictions: Any = None, references: Any = None) -> dict[str, np.ndarray]:
         """Return accuracies (N,) and their exposures (N,)."""
         if references is None:
-            raise ValueError(f"{self.name} needs references: the exposure of each accuracy, a share from 0 to 1")
+            raise ValueError(
+                f"{self.name} needs references: the exposure that belongs to each accuracy, a share from 0 to 1"
+            )
         accuracies, exposures = (
             read_array(name, given, "(N,)").astype(np.float64)
             for name, given in (("predictions", predictions), ("references", references))

@@ -65,7 +65,10 @@ def plan_of(metric: Metric, predictions: Predictions) -> PartnerPlan:
             raise IndexError
         named = {ids[sample]: [ids[partner] for partner in places] for sample, places in partners_of.items()}
     except (AttributeError, TypeError, ValueError, IndexError) as error:
-        line = f"{metric}: plan must return {{sample: [its partners]}}, whole numbers below {len(ids)}"
+        line = (
+            f"{metric}: plan must return {{sample: [its partners]}}, where samples and partners are whole numbers "
+            f"below {len(ids)}"
+        )
         raise UserError(line) from error
     return PartnerPlan(
         {sample: places for sample, places in partners_of.items() if places}, hash_of(sorted(named.items()))

@@ -38,7 +38,7 @@ class Curves:
             references "blur" and "mean" read its buffer `mean` (1, 3, 1, 1).
         images: Float (B, 3, H, W) in [0, 1].
         target: (B, K) or (1, K), the weights w of `path`.
-        maps: Torch or NumPy (B, H, W). Pixels are ordered by `maps.descending`: value, then the fixed permutation.
+        maps: Torch or NumPy (B, H, W). `maps.descending` orders the pixels: by value, and ties by a fixed permutation.
         seeds: One seed per image, for the references "noise", "linear" and "gaussian"; None means 0 to B-1.
 
     The pictures of one path of one image share passes (`passes.forward_many`). A probability is therefore bit-identical
@@ -181,7 +181,10 @@ class Curves:
 
         def read_logits(logits: Tensor, which: Tensor) -> Tensor:
             if logits.shape[1] != classes:
-                raise UserError(f"the target has {classes} classes, but the classifier has {logits.shape[1]}")
+                raise UserError(
+                    f"the target has {classes} classes, but the classifier has {logits.shape[1]}; pass one weight per "
+                    "class"
+                )
             return read(probabilities(logits.float(), self.activation), which)
 
         with untouched(self.classifier), torch.no_grad():
@@ -191,7 +194,7 @@ class Curves:
         return values
 
     def logits(self, key: Hashable, count: int, draw: Draw) -> np.ndarray:
-        """Return sum_k w_k logit_k, float64 (B, count), for `count` pictures that `draw` makes of each image.
+        """Return sum_k w_k logit_k, float64 (B, count), for `count` pictures that `draw` creates from each image.
 
         The value is NaN if the logit is not a number.
 
@@ -365,7 +368,9 @@ def right_classes(labels: np.ndarray, classes: int) -> np.ndarray:
     if labels.ndim == 1:
         return one_hot(torch.from_numpy(labels), classes).numpy().astype(bool)
     if labels.shape[1] != classes:
-        raise UserError(f"the labels have {labels.shape[1]} classes, but the classifier has {classes}")
+        raise UserError(
+            f"the labels have {labels.shape[1]} classes, but the classifier has {classes}; pass one column per class"
+        )
     return labels.astype(bool)
 
 
@@ -474,7 +479,8 @@ def _mean_of(classifier: nn.Module, images: Images) -> Tensor:
     colour = getattr(classifier, "mean", None)
     if not isinstance(colour, Tensor):
         raise UserError(
-            "the references blur and mean need a classifier with a known mean; load the classifier with load_classifier"
+            "the references 'blur' and 'mean' need a classifier with a known mean; load the classifier with "
+            "load_classifier"
         )
     return colour.to(images).view(1, 3, 1, 1)
 

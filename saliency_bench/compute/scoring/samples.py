@@ -125,7 +125,7 @@ def score_parts(
     explainer: str | Explainer | Callable[..., Maps],
     **given: Any,
 ) -> np.ndarray:
-    """Return the parts of the scores of `score_samples`, float64 (B, P), for the same arguments; NaN if missing."""
+    """Return the parts of the scores of `score_samples`, float64 (B, P), for the same arguments; NaN if undefined."""
     return score_samples(metric, images, classifier, explainer, parts=True, **given)
 
 
@@ -306,7 +306,9 @@ def _inputs(
     if target.shape[1] == 1 and classifier.activation == BINARY:
         target = two_weights(target)
     if target.shape[1] != classes:
-        raise UserError(f"the target has {target.shape[1]} classes, but the classifier has {classes}")
+        raise UserError(
+            f"the target has {target.shape[1]} classes, but the classifier has {classes}; pass one weight per class"
+        )
     known = known_groups(metric, groups, classifier, classes) if "groups" in metric.inputs else None
     faults = dict.fromkeys(np.flatnonzero(no_probabilities(logits, classifier.activation)).tolist(), NO_PROBABILITIES)
     if metric.asks_of_target:

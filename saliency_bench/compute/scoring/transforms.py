@@ -1,4 +1,4 @@
-"""Define twelve transforms of an image that its map should follow, and their inverses for maps."""
+"""Define twelve transforms of an image that should transform its map in the same way, and their inverses for maps."""
 
 import math
 from collections.abc import Callable

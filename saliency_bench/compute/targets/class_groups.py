@@ -63,9 +63,10 @@ class ClassGroups:
         return max(others, key=lambda member: scores[member], default=None)
 
     def rival(self, label: int, scores: np.ndarray) -> tuple[int, ...]:
-        """Return the group, disjoint from the group of `label`, with the highest mean score (the first if tied), or ().
+        """Return the group with the highest mean score among those disjoint from the group of `label`, or ().
 
-        A merged group is never the rival, because it does not stand for a single concept.
+        If several are tied, the first is returned. A merged group is never the rival, because it does not stand for a
+        single concept.
         """
         members = set(self.group_of(label))
         disjoint = [group for index, group in enumerate(self.members)
@@ -169,13 +170,13 @@ def _read(path: Path) -> dict[str, list]:
     if rows:
         return _groups_in(read, path)
     if not isinstance(read, dict) or not all(isinstance(entries, list) for entries in read.values()):
-        raise UserError(f"the groups {path} must be an object: {{group: [class, ...]}}")
+        raise UserError(f"the groups file {path} must contain a JSON object {{group: [class, ...]}}")
     return read
 
 
 def _groups_in(rows: list[dict], path: Path) -> dict[str, list]:
     if not rows or not {"class", "group"} <= set(rows[0]):
-        raise UserError(f"the groups {path} need the header class,group")
+        raise UserError(f"the groups file {path} needs the header class,group")
     groups: dict[str, list] = {}
     for row in rows:
         groups.setdefault(row["group"], []).append(row["class"])

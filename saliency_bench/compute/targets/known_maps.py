@@ -43,7 +43,10 @@ def resolved(given: Any, dataset: Sequence[str] | None, model: Sequence[str] | N
     places = _places(str(given), table["model"], model, classes)
     by_key = {key_of(name): members for name, members in table["members"].items()}
     if others := [name for name in dataset or () if key_of(name) not in by_key]:
-        raise UserError(f"the label map {given} is for {', '.join(table['members'])}, but the dataset has {others[0]}")
+        raise UserError(
+            f"the label map {given} covers only {', '.join(table['members'])}, but the dataset has {others[0]}; use "
+            "--label-map FILE with your own label map"
+        )
     return {name: [places[member] for member in by_key[key_of(name)]] for name in dataset or ()}
 
 
@@ -64,6 +67,6 @@ def _places(given: str, table: str, model: Sequence[str] | None, classes: int) -
     if len(places) != len(groups["classes"]):
         raise UserError(
             f"the label map {given} is for the {len(groups['classes'])} classes of {table}, but the model has "
-            "different classes"
+            "different classes; use --label-map FILE with your own label map"
         )
     return places

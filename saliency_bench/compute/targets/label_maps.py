@@ -53,7 +53,9 @@ def match(
     if missing := [name for name, indices in zip(dataset, places, strict=True) if not indices]:
         raise _no_match(missing, f"the model has {', '.join(model[:4])}{' ...' * (len(model) > 4)}")
     if twice := [name for name, indices in zip(dataset, places, strict=True) if len(indices) > 1]:
-        raise UserError(f"the model has several classes called {twice[0]}; use its number in --label-map FILE")
+        raise UserError(
+            f"the model has several classes called {twice[0]}; refer to it by its number in --label-map FILE"
+        )
     return places
 
 
@@ -72,8 +74,8 @@ def same_classes(first: list[str] | None, count: int, second: list[str] | None, 
     """
     if first is None or second is None or is_unnamed(first) or is_unnamed(second):
         if count != classes:
-            raise UserError(f"{name} has {count} classes and the model {classes}, and class names are missing; use "
-                            "two models with the same classes")  # fmt: skip
+            raise UserError(f"{name} has {count} classes and the model {classes}, and there are no class names to "
+                            "match them by; use two models with the same classes")  # fmt: skip
         return list(range(count))
     places = {_plain(label): index for index, label in enumerate(second)}
     if missing := [label for label in first if _plain(label) not in places]:
@@ -107,19 +109,24 @@ def _mapped(dataset: list[str], model: list[str] | None, classes: int, label_map
         known = dict.fromkeys(dataset, against) | known
         if not any(index_of(member, model, classes) != against for name in known for member in _list(known[name])):
             raise UserError(
-                f"the label map maps no class to {(model or [])[1 - against]}, which is class {1 - against}; "
-                f"class {against} is {(model or [])[against]}"
+                f"the label map maps no class to {(model or [])[1 - against]}, which is class {1 - against} (class "
+                f"{against} is {(model or [])[against]}); map at least one class to class {1 - against}"
             )
     if not set(dataset) & set(label_map) or set(dataset) - set(known):
         missing = [name for name in dataset if name not in known] or dataset
-        raise UserError(f"the label map has no entry for {', '.join(missing[:3])}")
+        raise UserError(
+            f"the label map has no entry for {', '.join(missing[:3])}; add an entry for each class of the dataset"
+        )
     named = {name: _list(known.get(name)) for name in dataset}
     if not any(named.values()):
-        raise UserError(f"the label map names no class for {dataset[0]}")
+        raise UserError(f"the label map names no class for {dataset[0]} or any other class; map at least one of them")
     members = [[index_of(member, model, classes) for member in named[name]] for name in dataset]
     for name, places in zip(dataset, members, strict=True):
         if len(places) > len(set(places)):  # the logit would count twice
-            raise UserError(f"the label map maps {name} to class {Counter(places).most_common(1)[0][0]} more than once")
+            raise UserError(
+                f"the label map maps {name} to class {Counter(places).most_common(1)[0][0]} more than once; list each "
+                "class once"
+            )
     return members
 
 
@@ -149,7 +156,7 @@ def _read(label_map: dict | str | Path) -> dict:
     except (OSError, ValueError) as error:  # includes text that is not UTF-8
         raise UserError(f"the label map {label_map} cannot be read as JSON: {one_line(error)}") from error
     if not isinstance(content, dict):
-        raise UserError(f"the label map {label_map} must be an object: {{dataset class: model class or a list}}")
+        raise UserError(f"the label map {label_map} must be a JSON object {{dataset class: model class or a list}}")
     return content
 
 

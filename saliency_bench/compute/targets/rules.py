@@ -147,13 +147,14 @@ def load_rule(text: str, names: list[str] | None, classes: int, groups: ClassGro
         terms = TargetTerms(members(row["target"]), members(row.get("against")))
         if both := set(terms.plus) & set(terms.minus):
             raise UserError(
-                f"the target file {text} lists class {min(both)} as target and as against for image {row['image_id']}"
+                f"the target file {text} lists class {min(both)} as target and as against for image {row['image_id']}; "
+                "remove the class from one of the two columns"
             )
         if by_id.setdefault(row["image_id"], terms) != terms:
             image = one_line(row["image_id"], 100)
             raise UserError(f"the target file {text} has two targets for image {image}; keep one")
     if empty := [image_id for image_id, terms in by_id.items() if not terms.plus]:
-        raise UserError(f"the target file {text} names no class for image {one_line(empty[0], 100)}")
+        raise UserError(f"the target file {text} names no class for image {one_line(empty[0], 100)}; add its class")
     identity = blake2b(content, digest_size=16).hexdigest()
     return TargetRule(path.name, f"{identity} {hash_of(named)}" if named else identity, by_id)
 

@@ -9,7 +9,7 @@ from saliency_bench.compute.targets.contrasts import group
 
 @dataclass(frozen=True)
 class TargetTerms:
-    """Target of one sample: +1 on each class of `plus`, -1 on each class of `minus`."""
+    """Target of one sample: weight +1 for each class in `plus`, -1 for each class in `minus`."""
 
     plus: tuple[int, ...]
     minus: tuple[int, ...] = ()
