@@ -99,7 +99,7 @@ def _board(repo: str) -> str:
 
 
 def _command(name: str, *words: str) -> str:
-    """Run a saliency-bench command as from a terminal, and return the first line that it prints."""
+    """Run a saliency-bench command as if from a terminal, and return the first line that it prints."""
     from saliency_bench import cli
 
     shown = StringIO()

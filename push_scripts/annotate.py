@@ -35,10 +35,11 @@ def arguments(parser: ArgumentParser) -> None:
     _study_options(parser.add_argument_group("a new study"))
     serving = parser.add_argument_group("the page")
     _people.page_arguments(serving)
-    serving.add_argument("--assist", action="store_true", help="divide the image into regions that a click marks")
+    serving.add_argument("--assist", action="store_true",
+                         help="divide the image into regions that can be marked with a click")  # fmt: skip
     serving.add_argument("--segment", nargs="*", metavar="FILE",
                          help="propose a region from the annotator's strokes with GrabCut, or with a network of the "
-                              "Segment Anything family from two ONNX files, encoder and decoder")  # fmt: skip
+                              "Segment Anything family, given as two ONNX files (encoder and decoder)")  # fmt: skip
     serving.add_argument("--reviewer", action="store_true", help="also print the link for a new reviewer")
     results = parser.add_argument_group("results (instead of serving the page)")
     results.add_argument("--report", action="store_true", help="show progress, agreement and honeypots")
@@ -66,19 +67,21 @@ def arguments(parser: ArgumentParser) -> None:
 
 def _study_options(group: _ArgumentGroup) -> None:
     """Add options whose defaults come from `saliency_bench.studies.annotating` or the existing study."""
-    group.add_argument("--annotators", type=int, metavar="N", help="people per image (default: 3)")
-    group.add_argument("--per-person", type=int, metavar="N", help="maximum images per person (default: all)")
+    group.add_argument("--annotators", type=int, metavar="N", help="number of people per image (default: 3)")
+    group.add_argument("--per-person", type=int, metavar="N", help="maximum number of images per person (default: all)")
     group.add_argument("--only-missing", action="store_true", default=None, help="include only images without a mask")
     group.add_argument("--honeypots", type=int, metavar="N",
-                       help="images with a known mask, shown to all annotators as a check (default: 0)")  # fmt: skip
+                       help="number of images with a known mask, shown to everyone (default: 0)")  # fmt: skip
     group.add_argument("--honeypot-every", type=int, metavar="N", help="show a honeypot every N images (default: 10)")
     group.add_argument("--grow", action="store_true",
-                       help="allow more --annotators, --per-person or images in an existing study")  # fmt: skip
-    group.add_argument("--reviewers", type=int, metavar="N", help="people who must accept a mask (default: 1)")
+                       help="in an existing study, allow larger --annotators or --per-person, or more "
+                            "images")  # fmt: skip
+    group.add_argument("--reviewers", type=int, metavar="N",
+                       help="number of people who must accept a mask (default: 1)")  # fmt: skip
     group.add_argument("--protocol", choices=("p0",),
                        help="settings of a paper; p0 (Saliency-Bench): --annotators 5 --reviewers 2")  # fmt: skip
     group.add_argument("--practice", type=int, metavar="N",
-                       help="practice images with feedback, before the real images (default: 0)")  # fmt: skip
+                       help="number of practice images with feedback, before the real images (default: 0)")  # fmt: skip
     group.add_argument("--practice-iou", type=float, metavar="X",
                        help="IoU required on each practice image within three attempts (default: 0.5)")  # fmt: skip
     _shared.setting(group, "mask_values")
@@ -179,7 +182,7 @@ def _study_name(args: Namespace, store: Any, usual: str, dataset: str, must_exis
     same = [] if args.name else [study for study in store.all() if study.kind == KIND]
     same = [study.name for study in same if revised(study).dataset == dataset]
     if len(same) == 1:
-        complain(f"the study of these images is '{same[0]}'; use --name for another study")
+        complain(f"using the study '{same[0]}', which contains the same images; set --name to use a different study")
         return same[0]
     if must_exist or same:
         return store.find(

@@ -13,7 +13,8 @@ of a number, the difference of the two explainers on the same samples is tested.
 All requirements of one command are tested together (Holm). Regardless of their number, the probability that any of them
 fails although all are true is about 2.5 %, or 5 % with --against. A requirement whose interval contains the bound is
 undecided and passes, except with --strict. Its line states approximately how many samples would decide it, and how
-large a violation the samples of the run would detect. Quote each requirement, because > has a meaning in the shell.
+large a violation could be detected with the samples of the run. Quote each requirement, because > has a special meaning
+in the shell.
 """
 
 import json

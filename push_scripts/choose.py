@@ -7,10 +7,10 @@ example:
       --for faithfulness --out choices/mine
 
 All explainers that support the network are candidates, with a few settings each. Candidates that are significantly
-worse are dropped. The others explain more images until one candidate is left, the remaining candidates are equivalent,
-or the time is up. The output folder contains choice.html (the result with its evidence), choice.json, and the run with
-all scores. If the dataset has no masks, only metrics that need no masks are used. The same command resumes a stopped
-choice, and extends an earlier choice with more time, images or candidates.
+worse are dropped. The others are run on more images until one candidate is left, the remaining candidates are
+equivalent, or the time is up. The output folder contains choice.html (the result with its evidence), choice.json, and
+the run with all scores. If the dataset has no masks, only metrics that need no masks are used. The same command resumes
+a stopped choice, and extends an earlier choice with more time, images or candidates.
 """
 
 import json

@@ -11,8 +11,8 @@ centred maps, and the time and memory of a full run. It then suggests three comm
 and a file is written only with --out.
 
 The result of a check is "ok", "look" (worth a look), "undecided" (too few images or too little time) or "wrong". The
-exit code is 1 if a check is "wrong", or with --strict also if a check is "look" or "undecided". The exit code is 2 for
-any error, and 0 otherwise.
+exit code is 1 if a check is "wrong" or, with --strict, "look" or "undecided". The exit code is 2 for any error, and 0
+otherwise.
 """
 
 import json

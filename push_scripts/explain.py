@@ -86,7 +86,7 @@ def _check(args: Namespace) -> None:
     if out.suffix.lower() not in SUFFIXES:
         raise UserError(f"--out {out} must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
     if out.exists() and out.samefile(picture):
-        raise UserError(f"--out {out} is the input image; choose another file")
+        raise UserError(f"--out {out} is the input image; choose a different file")
     check_output_file(out)
     check_items("explainers", args.explainers)
     if args.prompts is not None:

@@ -52,7 +52,8 @@ def arguments(parser: ArgumentParser) -> None:
                         help="publish only these repositories and the board")  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="print the plan and send nothing")
     parser.add_argument("--pace", type=float, metavar="SECONDS", default=PACE,
-                        help=f"pause after each repository, for the Hub's limits (default: {PACE:g})")  # fmt: skip
+                        help=f"pause after each repository, because of the Hub's rate limits "
+                             f"(default: {PACE:g})")  # fmt: skip
     rows = parser.add_argument_group("for the first rows of the board")
     _shared.setting(rows, "explainers", default=list(_first_rows.EXPLAINERS))
     _shared.setting(rows, "metrics", default=list(_first_rows.METRICS))

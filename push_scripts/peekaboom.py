@@ -31,8 +31,8 @@ def arguments(parser: ArgumentParser) -> None:
                      help="settings of a paper; p2 (Lu et al.): --judgements 10 --pairs 20 --checks 0, so no "
                      "participant is left out")  # fmt: skip
     new.add_argument("--judgements", type=int, metavar="N",
-                     help="people per image and explainer (default: 10)")  # fmt: skip
-    new.add_argument("--pairs", type=int, metavar="N", help="maximum images per person (default: 20)")
+                     help="number of people per image and explainer (default: 10)")  # fmt: skip
+    new.add_argument("--pairs", type=int, metavar="N", help="maximum number of images per person (default: 20)")
     new.add_argument("--choices", type=int, metavar="N", help="labels to choose from (default: 4)")
     new.add_argument("--checks", type=int, metavar="N",
                      help="number of images that are shown completely, as attention checks (default: 2)")  # fmt: skip

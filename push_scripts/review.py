@@ -37,7 +37,7 @@ def arguments(parser: ArgumentParser) -> None:
 def main(args: Namespace) -> int:
     """Check pull requests, print the verdicts and return the exit code."""
     if args.number is not None and args.number < 1:
-        raise UserError(f"{args.number} is not the number of a pull request; use a number from 1")
+        raise UserError(f"{args.number} is not the number of a pull request; use a number of at least 1")
     from saliency_bench.board.review import comment, merge, open_pulls, review
     from saliency_bench.board.source import source_at
 

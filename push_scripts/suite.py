@@ -7,8 +7,8 @@ example:
   saliency-bench suite metrics-check --smoke --out smoke
 
 NAME is a paper's suite or one of its tables (`saliency-bench list suites`), or a YAML file of your own (--show prints
-an example). --smoke makes the same tables in minutes, with synthetic images and small networks. A restart computes only
-missing results. If a run fails, it is reported and the other runs continue.
+an example). --smoke makes the same tables in minutes, with synthetic images and small networks. If you run the command
+again, it computes only the missing results. If a run fails, it is reported and the other runs continue.
 
 `metrics-check` tests whether each metric scores the correct map above damaged maps, on networks whose evidence is
 known. It accepts --out, --smoke, --limit (number of images per network) and --json.
@@ -45,7 +45,9 @@ def arguments(parser: ArgumentParser) -> None:
     _shared.setting(parser, "batch_size", default=None, text="samples per batch of every run (default: 16)")
     ways = parser.add_mutually_exclusive_group()
     ways.add_argument(
-        "--plan", action="store_true", help="only show which results exist, which are missing, and what they cost"
+        "--plan",
+        action="store_true",
+        help="only show which results exist, which are missing, and what the missing ones cost",
     )
     ways.add_argument("--train-only", action="store_true", help="only train the networks, in a single process")
     ways.add_argument("--show", action="store_true", help="print the YAML file")

@@ -257,8 +257,8 @@ def _by_slot(slots: list[tuple[str, str | None]], rows: _Rows, images: _Submitte
         raise ValueError("the same image_id occurs twice in a cell")
     if len(places) != len(slots) * count:
         raise ValueError(
-            f"the file has {len(places):,} rows for {len(slots):,} scores and parts of scores; each of these must have "
-            f"a row for each of the {count:,} images"
+            f"the file has {len(places):,} rows, but must have a row per image ({count:,}) for each of {len(slots):,} "
+            "scores and parts of scores"
         )
     numbers, number_of_pair = {slot: number for number, slot in enumerate(slots)}, []
     for cell_code, part_code in zip(*np.divmod(pairs, width), strict=True):

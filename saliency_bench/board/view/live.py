@@ -25,7 +25,7 @@ class Live:
         default: Core for a board without a core.
 
     Raises:
-        UserError: The board cannot be read at the start.
+        UserError: The board cannot be loaded for the first time.
     """
 
     def __init__(

@@ -103,7 +103,7 @@ def _name(shown: ShownRow, row: Row) -> str:
 
 
 def best_sets(tables: list[OverallTable]) -> dict[str, tuple[int, int]]:
-    """Return {explainer: (number of metrics for which it is in the best set, number of metrics that rank it)}."""
+    """Return {explainer: (number of metrics on which it is in the best set, number on which it is ranked)}."""
     counts: dict[str, tuple[int, int]] = {}
     for table in tables:
         several = any(result.rank and result.rank[0] > 1 for result in table.rows)

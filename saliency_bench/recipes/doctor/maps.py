@@ -109,7 +109,7 @@ def check_layer(classifier: Classifier, image: Images) -> Check:
         reason = one_line(error).partition(";")[0]
         return Check("layer", "ok", f"no layer for CAM methods: {reason}", values={"layer": ""})
     shape = _shape(classifier, classifier.module_named(name), image)
-    return Check("layer", "ok", f"CAM methods use {name}; the output for an image is {' x '.join(map(str, shape))}",
+    return Check("layer", "ok", f"CAM methods use {name}; its output for an image is {' x '.join(map(str, shape))}",
                  values={"layer": name, "shape": shape})  # fmt: skip
 
 
@@ -261,7 +261,7 @@ def _other_class(tried: Sequence[Tried]) -> Check:
     asked_for = [item for item in tried if item.same_classes is not None]
     same = [item.candidate.name for item in asked_for if item.same_classes]
     if not asked_for:
-        return Check("maps of another class", "undecided", "no map of another class was computed")
+        return Check("maps of another class", "undecided", "no map of a different class was computed")
     if same:
         text = f"{first_few(same)}: the maps do not depend on the class"
         return Check("maps of another class", "look", text, "do not interpret these maps as evidence for a class")

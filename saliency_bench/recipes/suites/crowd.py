@@ -67,7 +67,7 @@ def _with_fewer(firsts: np.ndarray, each: float, images: int, explainer: str, se
     """
     areas, size = judgement_areas(firsts), round(each * images)
     if size > len(areas) or size == 0:
-        raise NoNumberError(f"people have judged each image {len(areas) / images:.3g} times, not {each:g}")
+        raise NoNumberError(f"people have judged each image only {len(areas) / images:.3g} times, not {each:g} times")
     if size == len(areas):
         return None
     seeds = (seed_of(seed, "fewer", explainer, size, draw) for draw in range(DRAWS))

@@ -40,7 +40,7 @@ from saliency_bench.recipes.suites.suite_schema import CROWD, Suite, TableSpec, 
 from saliency_bench.recipes.suites.transformed_runs import accuracies_of
 
 NOT_RUN = "not run"
-UNFIT = "the explainer does not fit the network"
+UNFIT = "the explainer does not support the network"
 AXES = ("dataset", "model", "explainer", "variant", "value")
 explainer_text = cache(lambda text: str(as_explainer(text)))  # the name used in cells
 metric_text = cache(lambda text: str(as_metric(text)))
@@ -245,7 +245,7 @@ def _accuracy(job: SuiteJob, run: RunData, value: Value, transform: str) -> Numb
 
 
 def mean(datasets: Sequence[str], numbers: Sequence[Number]) -> Number:
-    """Return the mean of numbers, weighting datasets equally (see the module). All numbers must have a value."""
+    """Return the mean of numbers, weighted as described in the module docstring. All numbers must have a value."""
     groups = [list(group) for _, group in pd.Series(numbers).groupby(datasets, sort=False)]
     value = float(np.mean([np.mean([number.value for number in group]) for group in groups]))
     estimates = [estimate for group in groups if (estimate := _over_models(group)) is not None]
