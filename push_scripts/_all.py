@@ -48,7 +48,7 @@ def datasets(root: Path, namespace: str, workspace: Path, takes: Takes = everyth
     named = built(root)
     if not named:
         line = f"saliency-bench build pet-xai --out {root / 'pet-xai'}"
-        raise UserError(f"{root} contains no built dataset; build one there, for example: {line}")
+        raise UserError(f"{root} contains no built dataset; build one there, for example with `{line}`")
     for number, (folder, report) in enumerate(named.items()):
         if not takes(report["dataset"]):
             continue

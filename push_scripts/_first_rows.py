@@ -57,7 +57,7 @@ class DatasetModel:
         return self.report["redistribute_images"]
 
     def published_as(self, namespace: str) -> str:
-        """Return the name to load the dataset from: its repository, or its folder if the images are not published."""
+        """Return where to load the dataset from: its repository, or its folder if the images are not published."""
         return f"hub:{namespace}/{self.name}" if self.has_images else str(self.dataset)
 
     def run_folder(self, root: Path) -> Path:

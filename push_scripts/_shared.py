@@ -168,7 +168,7 @@ def given(args: Namespace, *without: str) -> dict[str, Any]:
 
 
 def completed_as(action: Action, kind: str) -> None:
-    """Complete the values of an argument with the tab key, like the values of the option `--KIND`."""
+    """Complete the values of an argument with the tab key, in the same way as the values of the option `--KIND`."""
     setattr(action, "kind", kind)  # noqa: B010
 
 

@@ -106,7 +106,7 @@ def _command(name: str, *words: str) -> str:
     with redirect_stdout(shown):
         code = cli.main([name, *words])
     if code > 1:  # 1 is also valid: it means that an open submission of some user must not be merged
-        raise UserError(f"saliency-bench {name} ended with {code}")
+        raise UserError(f"saliency-bench {name} exited with code {code}")
     return f"{name}: {(shown.getvalue().splitlines() or ['nothing'])[0]}"
 
 

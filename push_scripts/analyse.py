@@ -10,8 +10,8 @@ example:
 
 The analyses are:
 
-- correlation: correlations of all pairs of metrics over samples, per explainer, and over dataset means (three or more
-  runs)
+- correlation: correlations between all pairs of metrics: over samples (for each explainer), and over dataset means
+  (with three or more runs)
 - sensitivity: rank of each explainer for each setting of a metric in the runs
 - sweep: scores of a metric for each value of one of its options
 - rank: agreement of the metrics on the order of explainers

@@ -6,9 +6,9 @@ example:
   saliency-bench annotate --dataset photos --store study.db --report
   saliency-bench annotate --dataset photos --store study.db --export masks
 
-The first example serves the page at http://127.0.0.1:7860 until Ctrl-C. Everyone who opens the page becomes an
-annotator. Each answer is stored immediately, and the same command resumes the study. The store is a file, or a database
-at postgresql://USER@HOST/NAME.
+The first example serves the page at http://127.0.0.1:7860 until you press Ctrl-C. Everyone who opens the page becomes
+an annotator. Each answer is stored immediately, and the same command resumes the study. The store is a file, or a
+database at postgresql://USER@HOST/NAME.
 """
 
 import json
@@ -55,12 +55,12 @@ def arguments(parser: ArgumentParser) -> None:
     results.add_argument("--label", default="", metavar="NAME",
                          help="import the regions with this label (default: the class of the image)")  # fmt: skip
     results.add_argument("--rule", default="half", metavar="RULE",
-                         help="for --export: consensus rule half, majority or staple (default: half)")  # fmt: skip
+                         help="for --export: consensus rule: half, majority or staple (default: half)")  # fmt: skip
     results.add_argument("--people", nargs="+", default=(), metavar="NAME", help="use only the answers of these people")
     results.add_argument("--exclude", nargs="+", default=(), metavar="NAME", help="people to leave out")
     results.add_argument("--accepted", action="store_true", help="use only answers that a reviewer has accepted")
     results.add_argument("--honeypot-iou", type=float, default=0.0, metavar="X",
-                         help="leave out people whose mean IoU with the honeypots is below this value")  # fmt: skip
+                         help="leave out people whose mean IoU on the honeypots is below this value")  # fmt: skip
     results.add_argument("--without-people", action="store_true", help="for --export: leave out the pseudonyms")
     _shared.output(parser)
 
@@ -121,7 +121,7 @@ def main(args: Namespace) -> int:
 def opened(args: Namespace) -> tuple[Any, Any]:
     """Open or create the study that the arguments describe, and return it with the masks to import.
 
-    All arguments are checked first, so that a failed start does not create a store.
+    All arguments are checked first, so that an invalid command does not create a store.
     """
     from saliency_bench.data.fingerprints import fingerprint
     from saliency_bench.data.loading import find
@@ -160,7 +160,8 @@ def _is_serving(args: Namespace) -> bool:
 def _study_name(args: Namespace, store: Any, usual: str, dataset: str, must_exist: bool) -> str:
     """Return the name of the study to use.
 
-    This is --name, the default name, or the name of the only study of the same images, wherever these are stored.
+    This is --name, the default name, or the name of the only study of the same images, regardless of where they are
+    stored.
 
     Args:
         args: Arguments of the command.

@@ -6,9 +6,9 @@ example:
   saliency-bench assess results --store study.db --out assess
   saliency-bench assess export --store study.db --out ratings.csv
 
-`serve` shows a page at http://127.0.0.1:7860 until Ctrl-C, with the maps of up to five explainers from a run with
---keep-maps, in a random order for each person and image. --with-masks adds the mask of the dataset as one more map.
-Each answer is stored immediately, and the same command resumes the study. `results` prints the mean rating of each
+`serve` shows a page at http://127.0.0.1:7860 until you press Ctrl-C, with the maps of up to five explainers from a run
+with --keep-maps, in a random order for each person and image. --with-masks adds the mask of the dataset as one more
+map. Each answer is stored immediately, and the same command resumes the study. `results` prints the mean rating of each
 explainer with an interval, the agreement of the raters, and a table of the raters. `export` writes all ratings as a
 table.
 """

@@ -30,7 +30,7 @@ def arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("--for", dest="for_", nargs="+", default=[], choices=QUESTIONS, metavar="QUESTION",
                         help=f"purpose of the maps: {', '.join(QUESTIONS)} "
-                        "(default: alignment, if there are masks, and faithfulness)")  # fmt: skip
+                        "(default: faithfulness and, if there are masks, alignment)")  # fmt: skip
     parser.add_argument("--within", default="30m", metavar="TIME",
                         help="time limit, planned with costs measured on this machine: 90s, 30m, 2h, or none "
                              "(default: 30m)")  # fmt: skip
@@ -39,7 +39,7 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--explainers", nargs="+", metavar="NAME",
                         help="candidates besides the baselines (default: all that support the network)")  # fmt: skip
     parser.add_argument("--metrics", nargs="+", metavar="NAME",
-                        help="metrics that decide (default: the metrics for --for)")  # fmt: skip
+                        help="metrics on which the choice is based (default: the metrics for --for)")  # fmt: skip
     _shared.settings(parser, *SETTINGS, batch_size=8)
     _shared.output(parser)
 

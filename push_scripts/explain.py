@@ -97,7 +97,7 @@ def _check(args: Namespace) -> None:
 def _prompts(given: list[str] | None) -> Any:
     """Convert --prompts to the format that `load_classifier` expects.
 
-    If there are several, each is also a class name.
+    If several prompts without {} are given, each prompt is also a class name.
     """
     from saliency_bench.compute.classifiers.prompts import read_prompts
 

@@ -171,7 +171,7 @@ class Launch:
         """Check the account, all names and all contents before any file is sent, and print the plan.
 
         Raises:
-            UserError: The account may not write to a repository, a repository contains unrelated work, or a name of
+            UserError: The account may not write to a repository, a repository contains unrelated work, or a name in
                 --only does not exist.
         """
         from saliency_bench.bound_explainer import load_explainer
@@ -315,6 +315,6 @@ def _row_line(pair: _first_rows.DatasetModel, launch: Launch) -> str:
     count = pair.report["splits"][pair.split]["num_examples"]
     used = min(launch.args.limit or count, count)
     partly = "" if used == count else f" of {count}, so these rows have no rank"
-    done = "finished" if (pair.run_folder(launch.root) / "summary.json").is_file() else "to be made"
+    done = "finished" if (pair.run_folder(launch.root) / "summary.json").is_file() else "still to be computed"
     return (f"rows of  {pair.name} with {pair.model.name}: {', '.join(launch.args.explainers)} on {', '.join(metrics)} "
             f"for {counted(used, 'sample')}{partly}; run {done}")  # fmt: skip

@@ -54,7 +54,9 @@ def main(args: Namespace) -> None:
     data = [Path(folder).expanduser() for folder in args.data]
     live = Live(args.results, core, data=data, default=read_core(app.CORE))
     if not args.quiet:
-        print(f"{live.page.archive.name}: {counted(len(live.page.archive.rows), 'row')}; Ctrl-C ends it", flush=True)
+        print(
+            f"{live.page.archive.name}: {counted(len(live.page.archive.rows), 'row')}; press Ctrl-C to stop", flush=True
+        )
     app.launch(live, server_name="127.0.0.1", server_port=args.port, inbrowser=not args.no_browser, quiet=args.quiet)
 
 

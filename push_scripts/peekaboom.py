@@ -6,11 +6,11 @@ example:
   saliency-bench peekaboom export --store study.db --out answers.csv
   saliency-bench analyse runs/first --what agreement --answers answers.csv
 
-`serve` shows a page at http://127.0.0.1:7860 until Ctrl-C, with the images and maps of a run with --keep-maps. People
-see 5 % of the pixels of an image and choose its class from several labels. After a wrong answer or "I don't know", they
-see more pixels. Each answer is stored immediately, and the same command resumes the study. `results` prints the
-accuracy at each exposure, saliency_crowd_auc, and a table of the participants. `export` writes the answers in the
-format that `analyse --what agreement` reads.
+`serve` shows a page at http://127.0.0.1:7860 until you press Ctrl-C, with the images and maps of a run with
+--keep-maps. People see 5 % of the pixels of an image and choose its class from several labels. After a wrong answer or
+"I don't know", they see more pixels. Each answer is stored immediately, and the same command resumes the study.
+`results` prints the accuracy at each exposure, saliency_crowd_auc, and a table of the participants. `export` writes the
+answers in the format that `analyse --what agreement` reads.
 """
 
 from argparse import ArgumentParser, Namespace
@@ -39,8 +39,8 @@ def arguments(parser: ArgumentParser) -> None:
     new.add_argument("--strike", action="store_true",
                      help="do not allow a wrong label to be chosen again (this rewards guessing)")  # fmt: skip
     new.add_argument("--fill", choices=("black", "grey"), default="black",
-                     help="colour of hidden pixels: black, as in saliency_kae, or grey, to resume a study of an "
-                     "earlier version (default: black)")  # fmt: skip
+                     help="colour of hidden pixels: black, as in saliency_kae, or grey, which is needed to resume a "
+                     "study of an earlier version (default: black)")  # fmt: skip
     new.add_argument("--seed", type=int, default=0, metavar="N", help="seed for all random choices (default: 0)")
     _people.result_arguments(parser)
     _shared.output(parser)

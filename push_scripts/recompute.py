@@ -34,7 +34,8 @@ def arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument(
         "--hidden", metavar="OWNER/NAME|DIR",
-        help="private repository of masks that `push dataset --hide-masks` created (default: listed on the board)",
+        help="private repository of masks that `push dataset --hide-masks` created (default: the repository listed on "
+        "the board)",
     )  # fmt: skip
     for name in SETTINGS:
         _shared.setting(parser, name, default=None)

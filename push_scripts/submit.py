@@ -48,7 +48,7 @@ def arguments(parser: ArgumentParser) -> None:
     _shared.setting(
         maps, "out", default=None, text="folder of the run that scores the maps (default: next to the maps)"
     )
-    _shared.setting(maps, "batch_size", default=None, text="samples per batch (default: the template's)")
+    _shared.setting(maps, "batch_size", default=None, text="samples per batch (default: as in the template)")
     _shared.setting(maps, "device")
     _shared.output(parser)
 

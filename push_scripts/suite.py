@@ -40,7 +40,8 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--answers", nargs="+", metavar="FILE", default=[], action="extend",
                         help="people's answers, from `peekaboom export`")  # fmt: skip
     parser.add_argument("--select", nargs="+", metavar="AXIS=NAME", default=[], action="extend",
-                        help="run only these values of dataset=, model=, explainer= or metric=")  # fmt: skip
+                        help="restrict the runs, as in dataset=pet-xai explainer=gradcam (axes: dataset, model, "
+                        "explainer, metric)")  # fmt: skip
     _shared.settings(parser, "limit", "device")
     _shared.setting(parser, "batch_size", default=None, text="samples per batch of every run (default: 16)")
     ways = parser.add_mutually_exclusive_group()
@@ -51,7 +52,7 @@ def arguments(parser: ArgumentParser) -> None:
     )
     ways.add_argument("--train-only", action="store_true", help="only train the networks, in a single process")
     ways.add_argument("--show", action="store_true", help="print the YAML file")
-    ways.add_argument("--schema", action="store_true", help="print the JSON schema of such files, for editors")
+    ways.add_argument("--schema", action="store_true", help="print the JSON schema of suite files, for editors")
     parser.add_argument("--smoke", action="store_true", help="use synthetic images, small networks and few steps")
     parser.add_argument("--compare", action="store_true", help="also show the paper's numbers and the differences")
     _shared.output(parser)
@@ -93,7 +94,7 @@ def main(args: Namespace) -> int:
     _print(result)
     empty = [table.name for table in result.tables if not table.has_numbers]
     if empty:
-        complain(f"{', '.join(empty)} has no numbers; see the notes of the table")
+        complain(f"{', '.join(empty)} has no numbers; see the notes below the table")
     return 2 if result.failed or empty else 0
 
 

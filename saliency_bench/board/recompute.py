@@ -331,7 +331,7 @@ def _dataset(name: Any, result: Result, listed: KnownDataset | None) -> KnownDat
     """Load the dataset of a submission.
 
     Raises:
-        UserError: `name` is not the submission's dataset, or its groups differ from the groups on the board.
+        UserError: `name` is not the submission's dataset, or the groups in `name` differ from the groups on the board.
     """
     dataset = known_dataset(name, result.setting.split)
     if dataset.fingerprint != result.setting.fingerprint:

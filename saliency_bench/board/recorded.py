@@ -264,7 +264,9 @@ def _by_slot(slots: list[tuple[str, str | None]], rows: _Rows, images: _Submitte
     for cell_code, part_code in zip(*np.divmod(pairs, width), strict=True):
         slot = cells[cell_code], parts[part_code - 1] if part_code else None
         if slot not in numbers:
-            raise ValueError(f"the records contain part {slot[1]} of cell {slot[0]}, which is not in {RESULT}")
+            raise ValueError(
+                f"the records contain part {slot[1]} of cell {slot[0]}, but {RESULT} does not contain this part"
+            )
         number_of_pair.append(numbers[slot])
     # The number of rows is correct and no slot occurs twice, so each slot has exactly one row per image.
     values = np.full((len(slots), count), np.nan)

@@ -77,7 +77,7 @@ class ReviewVerdict:
 def review(repo: str, number: int, api: HfApi | None = None) -> ReviewVerdict:
     """Review a pull request to a results repository.
 
-    A pull request may be merged if its author is the submitter, it only adds files of submissions, and each submission
+    A pull request may be merged if its author is the submitter, it adds only files of submissions, and each submission
     is valid.
 
     Raises:

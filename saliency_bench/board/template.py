@@ -111,7 +111,10 @@ def template(
     required = {"dataset": dataset, "model": model, "out": out}
     spec, objects = describe({**required, **settings, "explainers": [], "metrics": []})
     if objects:
-        raise UserError(f"a template can store only names and files; got {', '.join(map(str, objects))}")
+        raise UserError(
+            f"a template can store only names and files, not Python objects "
+            f"({', '.join(map(str, objects))}); pass names or files instead"
+        )
     folder = Path(spec.out)
     check_settings(dict(spec))
     check_empty(folder)

@@ -112,7 +112,7 @@ class Axis:
         return round(self.start + share * (self.stop - self.start), 1)
 
     def ticks(self) -> list[tuple[float, str]]:
-        """Return (position, text) of each tick at round numbers.
+        """Return (position, text) of each tick. The ticks are at round numbers.
 
         On a logarithmic axis, the ticks are at powers of ten if the axis includes at least two of them.
         """

@@ -1,4 +1,4 @@
-"""A board that is reloaded when its repository changes. Until then, the page displays the previous state."""
+"""A board that is reloaded when its repository changes. During the reload, the page displays the previous state."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -72,7 +72,7 @@ class Overall:
         value: S, or None if a dataset is missing.
         low: Lower end of the interval for these datasets.
         high: Upper end of the interval for these datasets.
-        new: Interval for new datasets, or None with fewer than `NEW_FROM` datasets.
+        new: Interval for new datasets, or None if there are fewer than `NEW_FROM` datasets.
         by_dataset: {dataset: s m_d} for the datasets with scores.
         rank: Rank set, or None.
         unranked: Reason why there is no rank, or "".
@@ -92,7 +92,7 @@ class Overall:
 
     @property
     def best(self) -> bool:
-        """Return whether the explainer is best. The result is False if no two explainers differ significantly."""
+        """Return whether the explainer is in the best set. If no two explainers differ significantly, none is."""
         return not self.baseline and is_best(self.rank, 1.0, self.beats_baselines)
 
 

@@ -375,7 +375,7 @@ def _candidates(classifier: Classifier, image: Images, given: Sequence[Any]) -> 
             misfits[str(explainer)] = one_line(error).partition(";")[0]
     if misfits and all(explainer.baseline for explainer in explainers):
         name, reason = next(iter(misfits.items()))
-        raise UserError(f"{name} does not fit the network: {reason}")
+        raise UserError(f"{name} does not support the network: {reason}")
     names = set(map(str, explainers))
     baselines = [
         as_explainer(name)
@@ -476,7 +476,7 @@ def _score_later(narrowing: Narrowing, metrics: Sequence[str], count: int) -> Ro
 def _pace(folder: Path, classifier: Classifier, images: Images, batch_size: int) -> dict[str, Any]:
     """Return the seconds of a forward pass, stored or newly measured, with a hash of the network (`of`).
 
-    The time is measured only once, so that a restart after a kill repeats the same rounds.
+    The time is measured only once, so that a resumed choice repeats the same rounds.
     """
     made_of = hash_of(classifier.digest, batch_size, str(classifier.device))
     path = folder / COSTS

@@ -1,9 +1,9 @@
 """The rounds of `choose`: score all candidates on a few images, then the unbeaten candidates on more and more images.
 
 Every metric has a separate race (`read/analysis/sequential.py`). A round requests the scores of all images so far, and
-a run computes the missing scores. The rounds depend only on scores, verdicts and costs. If `choose` is started again,
-after a kill or with more time or images, it therefore repeats the same rounds and loads their scores from the run's
-folder.
+a run computes the missing scores. The rounds depend only on scores, verdicts and costs. If `choose` is called again,
+for example with more time or images, it therefore repeats the same rounds and loads their scores from the
+run's folder.
 """
 
 from collections.abc import Mapping, Sequence

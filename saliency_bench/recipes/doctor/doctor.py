@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 WITHIN = "2m"
 WIDTH = 100  # characters per line of a finding
 BATCH = 8
-PREDICTING, MAPPING = 0.5, 0.9  # no images are classified, no maps started, after these shares of the time
+PREDICTING, MAPPING = 0.5, 0.9  # shares of the time limit after which no image is classified and no map is started
 FORMAT = 1
 
 

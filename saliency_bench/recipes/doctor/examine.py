@@ -104,7 +104,7 @@ def examine(data: SplitTable, model: RunModel, seconds: float) -> Examined:
 
 
 def _add(examined: Examined, read: ReadBatch, rows: list[dict]) -> None:
-    """Add a batch: the declared predictions, the predictions of all variants, and the scores of the baselines."""
+    """Add a batch: its predictions as declared and with all variants, and the scores of the baselines."""
     data, model = examined.data, examined.model
     examined.rows += rows
     for other in [other for other in examined.correct if other not in examined.refused]:

@@ -88,7 +88,7 @@ def _baselines(examined: Examined) -> Check:
     )
     centre = values["centre"].get(POINTING, {}).get("low")
     if centre is not None and centre >= EASY:
-        fix = "the object is nearly always in the centre; compare every explainer with the baseline centre"
+        fix = "the object is nearly always in the centre; compare every explainer with the baseline 'centre'"
         return Check("baselines", "look", text, fix, values)
     return Check("baselines", "ok", f"{text}; compare every explainer with these scores", values=values)
 

@@ -41,7 +41,7 @@ def crowd_number(answers: Sequence[Answers], run: RunData, explainer: str, value
             if image_id in run.position:
                 firsts.setdefault(image_id, []).extend(exposures)
     if not firsts:
-        raise NoNumberError("no answers from people about these images (--answers)")
+        raise NoNumberError("no answers from people about these images; pass files of answers with --answers")
     ids, seed = sorted(firsts), run.summary.get("seed", 0)
     codes = run.codes(ids)
     judgements = [np.array(firsts[image_id]) for image_id in ids]
@@ -79,7 +79,7 @@ def _count(answers: Sequence[Answers], run: RunData, value: Value) -> Number:
     low, high = map(float, value.bin.split())
     means = [np.nanmean(firsts) for firsts in _grouped(answers, run, value.count) if not np.isnan(firsts).all()]
     if not means:
-        raise NoNumberError("no answers from people about these images (--answers)")
+        raise NoNumberError("no answers from people about these images; pass files of answers with --answers")
     inside = sum(low + ROUNDING < mean <= high + ROUNDING for mean in means)
     return Number(float(inside), n=len(means))
 

@@ -178,7 +178,8 @@ def places_of(suite: Suite, table: TableSpec) -> pd.DataFrame:
         for names in product(run.datasets, run.models, run.explainers, table.variants or [""], table.values)
     ]
     frame, axes = pd.DataFrame(rows, columns=list(AXES)), list(table.axes)
-    frame = frame.drop_duplicates(axes)  # drops repeats in overlapping runs; other axes have one name or no influence
+    # Drop duplicates from overlapping runs. Every other axis has a single name or no influence.
+    frame = frame.drop_duplicates(axes)
     # Ordered categories sort names in the paper's order, then in the order of the runs. The first axis is slowest.
     order = {}
     for axis in axes:
@@ -294,7 +295,7 @@ def correlation(first: Sequence[Number], second: Sequence[Number], signs: Sequen
         NoNumberError: There are too few entries, or one of the two metrics is constant.
     """
     if len(first) < FEWEST:
-        raise NoNumberError(f"{len(first)} points, but a correlation needs {FEWEST}")
+        raise NoNumberError(f"{len(first)} points are too few for a correlation; at least {FEWEST} are needed")
     x, y = (
         sign * np.array([number.value for number in numbers], float)
         for sign, numbers in zip(signs, (first, second), strict=True)

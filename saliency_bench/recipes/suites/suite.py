@@ -358,6 +358,6 @@ def _remarks(content: Suite, results: Results, runs: Sequence[str]) -> list[str]
         count = run.summary["dataset"]["used"], run.summary["dataset"]["samples"]
         if count[0] < count[1]:
             used[job.dataset] = min(used.get(job.dataset, count), count)
-    limits = ", ".join(f"{count[0]} of {count[1]} of {content.names.get(name, name)}" for name, count in used.items())
-    remarks = [f"Not all images: {limits}."] if limits else []
+    limits = ", ".join(f"{count[0]} of {count[1]} in {content.names.get(name, name)}" for name, count in used.items())
+    remarks = [f"Not all images were used: {limits}."] if limits else []
     return remarks + ([f"Accuracy of the classifiers: {', '.join(accuracies.values())}."] if accuracies else [])

@@ -179,7 +179,7 @@ def jobs_of(suite: Suite, tables: Iterable[str], choice: SuiteChoice) -> list[Su
 
 
 def _name(suite: Suite, job: SuiteJob, jobs: Sequence[SuiteJob]) -> SuiteJob:
-    """Return a copy of a job that names the run that predicts its targets, if the suite contains this run."""
+    """Set `named_by` of a job, if the suite contains the run whose predictions are the targets."""
     naming = _naming_model(suite, job.dataset, suite.runs[job.name])
     same = ("split", "seed")  # with the same split and seed, the samples and their order are the same
     folders = [other.folder for other in jobs

@@ -2,7 +2,7 @@
 
     OUT/pictures/NAME.pdf .svg .png
 
-A cell shows one view of an image, such as an explainer's map, with the sample's scores in the run below it. The axes
+A cell shows one view of an image, such as an explainer's map, and below it the sample's scores in the run. The axes
 are those of tables, plus `image` and `view`. An axis that is in neither rows nor columns must have a single name.
 """
 

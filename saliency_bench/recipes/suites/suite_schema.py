@@ -246,7 +246,7 @@ class TableSpec(Strict):
         if "value" in self.over:
             raise ValueError("the key over cannot contain the axis value")
         if len(self.values) > 1 and "value" not in axes:
-            raise ValueError("with several values, rows or columns must contain the axis value")
+            raise ValueError("a table with several values must have the axis value in rows or columns")
         if bool(self.variants) != ("variant" in axes):
             raise ValueError("the key variants and the axis variant must be used together: set both or neither")
         return self
@@ -372,7 +372,7 @@ class PictureSpec(Strict):
                 "against"
             )
         if len(self.views) > 1 and "view" not in axes:
-            raise ValueError("with several views, rows or columns must contain the axis view")
+            raise ValueError("a picture with several views must have the axis view in rows or columns")
         return self
 
     @property
