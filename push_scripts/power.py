@@ -76,7 +76,7 @@ def main(args: Namespace) -> None:
     for item, points in curves.items():
         chances = ", ".join(f"{clusters:,}: {chance:.0%}" for clusters, chance in points)
         chances = chances or "too many clusters are needed"
-        print(f"power to detect {item.difference:g} by number of clusters, {_name(item)}: {chances}")
+        print(f"power to detect a difference of {item.difference:g} by number of clusters, {_name(item)}: {chances}")
     if args.out:
         print(f"curve: {args.out}")
 

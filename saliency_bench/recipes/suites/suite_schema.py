@@ -157,19 +157,20 @@ class Value(Strict):
         kinds = self.metric, self.accuracy, self.crowd, self.size, self.text
         if sum(map(bool, kinds)) != 1 or (self.against and not self.metric):
             raise ValueError(
-                "a value needs exactly one key: metric (with against, for a correlation), accuracy, crowd, size or text"
+                "a value needs exactly one of the keys `metric` (with `against`, for a correlation), `accuracy`, "
+                "`crowd`, `size` and `text`"
             )
         if any((self.exposure, self.judgements, self.count)) and not (self.crowd or self.against == CROWD):
-            raise ValueError("the keys exposure, judgements and count require the key crowd")
+            raise ValueError("the keys `exposure`, `judgements` and `count` require the key `crowd`")
         if bool(self.count) != bool(self.bin):
-            raise ValueError('count and bin must be used together, as in count: image, bin: "0.1 0.2"')
+            raise ValueError('the keys `count` and `bin` must be used together, as in count: image, bin: "0.1 0.2"')
         if self.clever_hans and self.against in ("", CROWD):
-            raise ValueError("clever_hans needs two metrics: a localisation metric (metric) and a faithfulness metric "
-                             "(against)")  # fmt: skip
+            raise ValueError("the key `clever_hans` needs two metrics: a localisation metric (`metric`) and a "
+                             "faithfulness metric (`against`)")  # fmt: skip
         if self.part and not self.metric:
-            raise ValueError("the key part requires the key metric")
+            raise ValueError("the key `part` requires the key `metric`")
         if self.transform and not self.accuracy:
-            raise ValueError("the key transform requires the key accuracy and cannot be used with a metric")
+            raise ValueError("the key `transform` requires the key `accuracy` and cannot be used with a metric")
         return self
 
     @property
@@ -244,11 +245,11 @@ class TableSpec(Strict):
         if len(set(axes)) < len(axes):
             raise ValueError(f"each axis may be used only once in {self.places}")
         if "value" in self.over:
-            raise ValueError("the key over cannot contain the axis value")
+            raise ValueError("the key `over` cannot contain the axis `value`")
         if len(self.values) > 1 and "value" not in axes:
-            raise ValueError("a table with several values must have the axis value in rows or columns")
+            raise ValueError("a table with several values must have the axis `value` in `rows` or `columns`")
         if bool(self.variants) != ("variant" in axes):
-            raise ValueError("the key variants and the axis variant must be used together: set both or neither")
+            raise ValueError("the key `variants` and the axis `variant` must be used together: set both or neither")
         return self
 
     @property
@@ -368,11 +369,11 @@ class PictureSpec(Strict):
             raise ValueError(f"each axis may be used only once in {self.places}")
         if any(not value.metric or value.part or value.against for value in self.values.values()):
             raise ValueError(
-                "a value of a picture must be the score of a metric; use the key metric, without the keys part and "
-                "against"
+                "a value of a picture must be the score of a metric; use the key `metric`, without the keys `part` "
+                "and `against`"
             )
         if len(self.views) > 1 and "view" not in axes:
-            raise ValueError("a picture with several views must have the axis view in rows or columns")
+            raise ValueError("a picture with several views must have the axis `view` in `rows` or `columns`")
         return self
 
     @property
