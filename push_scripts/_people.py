@@ -106,9 +106,9 @@ def run(args: Namespace, kind: str, serve: Callable[[Namespace], None]) -> None:
         serve: Function that serves the page.
     """
     if args.what == "serve" and not args.run:
-        raise UserError("serve needs RUN, the folder of a run with --keep-maps")
+        raise UserError("`serve` needs RUN, the folder of a run with --keep-maps")
     if args.what != "serve" and args.run:
-        raise UserError(f"{args.what} reads only the store; remove {args.run}")
+        raise UserError(f"`{args.what}` reads only the store; remove {args.run}")
     actions: dict[str, Callable[[Namespace], None]] = {
         "serve": serve,
         "results": partial(results, kind),
@@ -237,7 +237,7 @@ def results(kind: str, args: Namespace) -> None:
 def export(kind: str, args: Namespace) -> None:
     """Write the answers of a study to --out."""
     if not args.out:
-        raise UserError("export needs --out, a .csv or .parquet file")
+        raise UserError("`export` needs --out, a .csv or .parquet file")
     module, path = import_module(f"saliency_bench.studies.{kind}.results"), Path(args.out)
     study = _study(kind, args)
     count = module.export(study, path, **_count(args))
@@ -250,7 +250,7 @@ def export(kind: str, args: Namespace) -> None:
 def table(kind: str, args: Namespace) -> None:
     """Write the table of payments or of link parameters of a study to --out."""
     if not args.out:
-        raise UserError(f"{args.what} needs --out, a .csv or .parquet file")
+        raise UserError(f"`{args.what}` needs --out, a .csv or .parquet file")
     study = _study(kind, args)
     module = import_module(f"saliency_bench.studies.{kind}.results")
     checks = (module.judged if kind == "peekaboom" else module.rated)(study).checks
@@ -284,7 +284,7 @@ def erase(args: Namespace) -> None:
     from saliency_bench.studies.answer_store import Store
 
     if not args.out or not args.exclude:
-        raise UserError("erase needs --exclude NAME, and --out FILE for the copy of the store without these people")
+        raise UserError("`erase` needs --exclude NAME, and --out FILE for the copy of the store without these people")
     if Path(args.out).exists():
         raise UserError(f"{args.out} already exists; set --out to a new file")
     restored(args)

@@ -70,7 +70,7 @@ def main(args: Namespace) -> int:
         return 0
     if args.name is None:
         raise UserError(
-            "suite needs the name of a suite or table, or a YAML file; `saliency-bench list suites` shows all names"
+            "`suite` needs the name of a suite or table, or a YAML file; `saliency-bench list suites` shows all names"
         )
     if args.name == METRICS_CHECK:
         return _check_metrics(args)

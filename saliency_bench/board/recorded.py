@@ -275,7 +275,7 @@ def _by_slot(slots: list[tuple[str, str | None]], rows: _Rows, images: _Submitte
 
 
 def _count_reasons(outcomes: dict[str, Outcome], rows: _Rows) -> None:
-    """Count the reasons for missing and marked scores in each cell, as in `records.counted_reasons`."""
+    """Count the reasons for missing scores and the remarks on scores in each cell (`records.counted_reasons`)."""
     reasons, scores = rows.texts["reason"], (rows.codes["part"] < 0) & (rows.codes["reason"] >= 0)
     cells = rows.codes["cell_id"][scores].astype(np.int64) * 2 + np.isfinite(rows.values[scores])
     of_cells, times = np.unique(cells * max(len(reasons), 1) + rows.codes["reason"][scores], return_counts=True)

@@ -212,7 +212,7 @@ def _choose(request: _Request, settings: Mapping[str, Any], progress: bool) -> C
     spec, objects = describe(given)
     # Which candidates are dropped depends on measured times, which differ between processes.
     if accelerator_on(spec.device).num_processes > 1:
-        raise UserError("choose runs in a single process; run it without torchrun or accelerate launch")
+        raise UserError("`choose` runs in a single process; run it without torchrun or accelerate launch")
     folder = Path(spec.out)
     _check_folder(folder)
     with without_bars(not progress):
@@ -352,7 +352,7 @@ def _check_folder(folder: Path) -> None:
     ours = {CHOICE, COSTS, PAGE, RUN, "randomised"}
     strange = [path.name for path in folder.glob("[!.]*") if path.name not in ours] if folder.is_dir() else []
     if strange or (folder.exists() and not folder.is_dir()):
-        raise UserError(f"{folder} exists but was not written by saliency-bench choose; use a different --out")
+        raise UserError(f"{folder} exists but was not written by `saliency-bench choose`; use a different --out")
     check_writable(folder)
 
 

@@ -109,7 +109,7 @@ def check_metric(metric: Metric) -> None:
     }
     for reason, holds in reasons.items():
         if holds:
-            raise UserError(f"{metric} {reason}, but choose needs a score per sample; use a different metric")
+            raise UserError(f"{metric} {reason}, but `choose` needs a score per sample; use a different metric")
 
 
 def metrics_of(questions: Sequence[ChoiceQuestion]) -> list[str]:

@@ -137,7 +137,7 @@ def doctor(
         check_settings({key: value for key, value in given.items() if value is not None})
         spec, objects = describe(given)
         if accelerator_on(spec.device).num_processes > 1:
-            raise UserError("doctor runs in a single process; run it without torchrun or accelerate launch")
+            raise UserError("`doctor` runs in a single process; run it without torchrun or accelerate launch")
         start = perf_counter()
         step("saliency-bench: loading the dataset and the network")
         data, model, refusal = _load(spec, objects)

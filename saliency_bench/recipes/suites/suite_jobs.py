@@ -280,7 +280,7 @@ def _networks(
     if recipe is None:
         if run.other is not None:
             raise UserError(
-                f"the run compares model {model} with a copy trained for {run.other.label}; add the key train to the "
+                f"the run compares model {model} with a copy trained for {run.other.label}; add the key `train` to the "
                 f"model {model}"
             )
         return ()
