@@ -48,7 +48,7 @@ def datasets(root: Path, namespace: str, workspace: Path, takes: Takes = everyth
     named = built(root)
     if not named:
         line = f"saliency-bench build pet-xai --out {root / 'pet-xai'}"
-        raise UserError(f"{root} contains no built dataset; build one there, for example: {line}")
+        raise UserError(f"{root} contains no built dataset; build one there, for example with `{line}`")
     for number, (folder, report) in enumerate(named.items()):
         if not takes(report["dataset"]):
             continue
@@ -102,13 +102,13 @@ def _readable(root: Path, name: str, read: Callable[[Path], Any]) -> tuple[dict[
 
 
 def left_out(root: Path, namespace: str) -> list[str]:
-    """Return a line for each folder below `root` that is left out: unreadable folders, and own data without a name."""
+    """Return a line for each folder below `root` that is left out: unreadable folders, and your data without a name."""
     from saliency_bench.publishing.own_data import is_own_data
 
     reports, problems = _reports(root)
     unnamed = [
-        f"{folder} contains your own data, which have no name on the Hub yet: "
-        f"saliency-bench push dataset {shlex.quote(str(folder))} --name NAME --namespace {namespace}"
+        f"{folder} contains your own data, which have no name on the Hub yet; run `saliency-bench push dataset "
+        f"{shlex.quote(str(folder))} --name NAME --namespace {namespace}`"
         for folder, report in reports.items()
         if is_own_data(report["dataset"])
     ]

@@ -1,4 +1,4 @@
-"""Create the first rows of a board: run baselines and a few explainers, and submit the scores for the board's owner."""
+"""Create the first rows of a board: run baselines and a few explainers, and submit the scores as the board's owner."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -57,7 +57,7 @@ class DatasetModel:
         return self.report["redistribute_images"]
 
     def published_as(self, namespace: str) -> str:
-        """Return the name to load the dataset from: its repository, or its folder if the images are not published."""
+        """Return where to load the dataset from: its repository, or its folder if the images are not published."""
         return f"hub:{namespace}/{self.name}" if self.has_images else str(self.dataset)
 
     def run_folder(self, root: Path) -> Path:
@@ -128,7 +128,7 @@ def scored(pair: DatasetModel, namespace: str, root: Path, settings: Mapping[str
 
 
 def let_in(run: Path, namespace: str, api: HfApi, say: Callable[[str], object]) -> None:
-    """Submit, review and merge those cells of a run that are missing on the board.
+    """Submit, review and merge those cells of a run that are missing from the board.
 
     Raises:
         UserError: The review rejects the submission.

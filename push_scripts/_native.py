@@ -1,4 +1,4 @@
-"""Generate the two requests that the owner of a namespace sends, so that the Hub adds its own leaderboards."""
+"""Generate the two requests that the owner of a namespace must send before the Hub adds its own leaderboards."""
 
 from collections.abc import Sequence
 

@@ -43,13 +43,14 @@ def store_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--store", required=True, metavar="FILE", help="file or URL of the store (created if missing)")
     parser.add_argument("--sync", metavar="OWNER/NAME",
                         help="private dataset repository on the Hub: its answers are added to the store first, and "
-                             "the page copies the store to it")  # fmt: skip
+                        "while the page is served, the store is copied to it")  # fmt: skip
 
 
 def page_arguments(group: Any) -> None:
     """Add the options that the pages of all studies have."""
     group.add_argument("--host", default="127.0.0.1", metavar="HOST",
-                       help="address of the page; 0.0.0.0 admits other machines (default: 127.0.0.1)")  # fmt: skip
+                       help="address of the page; 0.0.0.0 makes it reachable from other machines (default: 127.0.0.1)",
+                       )  # fmt: skip
     group.add_argument("--port", type=int, default=7860, metavar="N", help="port (default: 7860)")
     group.add_argument("--invite", type=int, default=0, metavar="N",
                        help="print links for N more people; afterwards, only invited people can join")  # fmt: skip
@@ -105,9 +106,9 @@ def run(args: Namespace, kind: str, serve: Callable[[Namespace], None]) -> None:
         serve: Function that serves the page.
     """
     if args.what == "serve" and not args.run:
-        raise UserError("serve needs RUN, the folder of a run with --keep-maps")
+        raise UserError("`serve` needs RUN, the folder of a run with --keep-maps")
     if args.what != "serve" and args.run:
-        raise UserError(f"{args.what} reads only the store; remove {args.run}")
+        raise UserError(f"`{args.what}` reads only the store; remove {args.run}")
     actions: dict[str, Callable[[Namespace], None]] = {
         "serve": serve,
         "results": partial(results, kind),
@@ -128,7 +129,7 @@ def lease_hours(args: Namespace) -> float:
     if not 0 < args.lease <= 100_000:
         raise UserError(f"--lease must be a number of minutes above 0, not {args.lease:g}")
     if not 0 <= args.invite <= 10_000:
-        raise UserError(f"--invite must be a number of people up to 10,000, not {args.invite}")
+        raise UserError(f"--invite must be a number of people from 0 to 10,000, not {args.invite}")
     if args.completion_url and not args.completion_url.startswith(("https://", "http://")):
         raise UserError(f"--completion-url must begin with https://; got {args.completion_url}")
     return args.lease / 60
@@ -236,7 +237,7 @@ def results(kind: str, args: Namespace) -> None:
 def export(kind: str, args: Namespace) -> None:
     """Write the answers of a study to --out."""
     if not args.out:
-        raise UserError("export needs --out, a .csv or .parquet file")
+        raise UserError("`export` needs --out, a .csv or .parquet file")
     module, path = import_module(f"saliency_bench.studies.{kind}.results"), Path(args.out)
     study = _study(kind, args)
     count = module.export(study, path, **_count(args))
@@ -249,7 +250,7 @@ def export(kind: str, args: Namespace) -> None:
 def table(kind: str, args: Namespace) -> None:
     """Write the table of payments or of link parameters of a study to --out."""
     if not args.out:
-        raise UserError(f"{args.what} needs --out, a .csv or .parquet file")
+        raise UserError(f"`{args.what}` needs --out, a .csv or .parquet file")
     study = _study(kind, args)
     module = import_module(f"saliency_bench.studies.{kind}.results")
     checks = (module.judged if kind == "peekaboom" else module.rated)(study).checks
@@ -283,7 +284,7 @@ def erase(args: Namespace) -> None:
     from saliency_bench.studies.answer_store import Store
 
     if not args.out or not args.exclude:
-        raise UserError("erase needs --exclude NAME, and --out for the new file of the store without these people")
+        raise UserError("`erase` needs --exclude NAME, and --out FILE for the copy of the store without these people")
     if Path(args.out).exists():
         raise UserError(f"{args.out} already exists; set --out to a new file")
     restored(args)
@@ -297,8 +298,8 @@ def erase(args: Namespace) -> None:
         print(json.dumps({"file": args.out, "rows": count}))
     elif not args.quiet:
         print(
-            f"{count:,} rows written: {args.out}; use this store from now on, and delete {args.store}, its copies and "
-            "its repository"
+            f"{count:,} rows were written to {args.out}; use this store from now on, and delete {args.store}, its "
+            "copies and its repository"
         )
 
 

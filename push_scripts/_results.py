@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def login_name() -> str:
-    """Return the login name, or "me" if there is none. It names the submitter on a local board."""
+    """Return the login name, or "me" if there is none. This name identifies the submitter on a local board."""
     try:
         name = re.sub(r"[^A-Za-z0-9_.-]+", "-", getpass.getuser()).strip("-.")
     except (OSError, KeyError):  # in a container, the user may have no name
@@ -32,7 +32,10 @@ def propose(args: Namespace, folder: Path) -> None:
     more = {name: value for name in ("link", "with_maps") if (value := getattr(args, name, None))}
     runs, unfinished = submit.runs_in(folder)
     if (folder / "data" / "networks").is_dir() and runs != [folder]:
-        complain("these runs use --smoke (synthetic images and small networks) and do not belong on a leaderboard")
+        complain(
+            "these runs use --smoke (synthetic images and small networks) and do not belong on a leaderboard; run "
+            "the suite without --smoke to submit its results"
+        )
     for path in unfinished:
         complain(f"left out: {path} is not finished")
     to = getattr(args, "to", None)
@@ -57,6 +60,6 @@ def propose(args: Namespace, folder: Path) -> None:
     elif args.dry_run:
         print("dry run: nothing was sent")
     elif url and to:
-        print(f"submitted; show the board: saliency-bench leaderboard --results {shlex.quote(url)}")
+        print(f"submitted; to show the board, run `saliency-bench leaderboard --results {shlex.quote(url)}`")
     elif url:
         print(f"submitted: {url}")

@@ -116,7 +116,7 @@ def paper_table(parser: ArgumentParser) -> None:
     group.add_argument("--labels", nargs="+", action="extend", metavar="NAME=TEXT",
                        help="label of an explainer or metric, as in gradcam=Grad-CAM")  # fmt: skip
     group.add_argument("--caption", metavar="TEXT", help="put the LaTeX into a table environment with this caption")
-    group.add_argument("--ranks", action="store_true", help="print the ranks that the paired test leaves possible")
+    group.add_argument("--ranks", action="store_true", help="print the possible ranks according to the paired test")
     group.add_argument("--no-intervals", action="store_true", help="leave out the 95 %% intervals")
     group.add_argument("--no-bold", action="store_true", help="print no number in bold")
 
@@ -149,7 +149,7 @@ def _label(text: str) -> tuple[str, str]:
     """Split NAME=TEXT into (name, label). The name may have options, as in rise:masks=100=RISE."""
     name, equals, label = text.rpartition("=")
     if not (name and equals and label):
-        raise UserError(f"--labels '{text}' is not NAME=TEXT; use for example gradcam=Grad-CAM")
+        raise UserError(f"--labels '{text}' is not of the form NAME=TEXT, such as gradcam=Grad-CAM")
     return name, label
 
 
@@ -168,7 +168,7 @@ def given(args: Namespace, *without: str) -> dict[str, Any]:
 
 
 def completed_as(action: Action, kind: str) -> None:
-    """Complete the values of an argument with the tab key, like the values of the option `--KIND`."""
+    """Complete the values of an argument with the tab key, in the same way as the values of the option `--KIND`."""
     setattr(action, "kind", kind)  # noqa: B010
 
 

@@ -99,14 +99,14 @@ def _board(repo: str) -> str:
 
 
 def _command(name: str, *words: str) -> str:
-    """Run a saliency-bench command as from a terminal, and return the first line that it prints."""
+    """Run a saliency-bench command as if from a terminal, and return the first line that it prints."""
     from saliency_bench import cli
 
     shown = StringIO()
     with redirect_stdout(shown):
         code = cli.main([name, *words])
     if code > 1:  # 1 is also valid: it means that an open submission of some user must not be merged
-        raise UserError(f"saliency-bench {name} ended with {code}")
+        raise UserError(f"saliency-bench {name} exited with code {code}")
     return f"{name}: {(shown.getvalue().splitlines() or ['nothing'])[0]}"
 
 

@@ -10,14 +10,14 @@ example:
 
 The analyses are:
 
-- correlation: correlations of all pairs of metrics over samples, per explainer, and over dataset means (three or more
-  runs)
-- sensitivity: rank of each explainer with each setting of a metric in the runs
+- correlation: correlations between all pairs of metrics: over samples (for each explainer), and over dataset means
+  (with three or more runs)
+- sensitivity: rank of each explainer for each setting of a metric in the runs
 - sweep: scores of a metric for each value of one of its options
 - rank: agreement of the metrics on the order of explainers
 - clever-hans: samples that are recognised with confidence from evidence outside the object
 - randomisation: explainers whose maps do not depend on the weights, according to saliency_randomisation
-- agreement: agreement of metrics and people on the order of explainers, at each exposure
+- agreement: agreement between metrics and people on the order of explainers, at each exposure
 
 Runs with the same settings are merged. --out is a folder for JSON, CSV, Markdown, LaTeX and a plot.
 """
@@ -46,15 +46,28 @@ def arguments(parser: ArgumentParser) -> None:
     )
     hans = parser.add_argument_group("for clever-hans")
     hans.add_argument(
-        "--confidence", type=float, metavar="P", help="confidence in the explained target above P (default: 0.9)"
+        "--confidence",
+        type=float,
+        metavar="P",
+        help="select samples with a confidence in the explained target above P (default: 0.9)",
     )
-    hans.add_argument("--pointing-game", type=float, metavar="X", help="pointing game below X (default: 0.5)")
     hans.add_argument(
-        "--insertion", type=float, metavar="X", help="insertion above X (default: the explainer's median)"
+        "--pointing-game",
+        type=float,
+        metavar="X",
+        help="select samples with a pointing game score below X (default: 0.5)",
+    )
+    hans.add_argument(
+        "--insertion",
+        type=float,
+        metavar="X",
+        help="select samples with an insertion score above X (default: the explainer's median)",
     )
     about = "for randomisation: similarity above which a map is considered unchanged (default: 0.5)"
     parser.add_argument("--bound", type=float, metavar="X", help=about)
-    about = "for agreement: CSV or Parquet with image_id, explainer, exposure, person, right and optionally dataset"
+    about = (
+        "for agreement: CSV or Parquet file with image_id, explainer, exposure, person, right and, optionally, dataset"
+    )
     parser.add_argument("--answers", metavar="FILE", help=about)
     _shared.output(parser)
 

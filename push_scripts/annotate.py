@@ -6,9 +6,9 @@ example:
   saliency-bench annotate --dataset photos --store study.db --report
   saliency-bench annotate --dataset photos --store study.db --export masks
 
-The first example serves the page at http://127.0.0.1:7860 until Ctrl-C. Everyone who opens the page becomes an
-annotator. Each answer is stored immediately, and the same command resumes the study. The store is a file, or a database
-at postgresql://USER@HOST/NAME.
+The first example serves the page at http://127.0.0.1:7860 until you press Ctrl-C. Everyone who opens the page becomes
+an annotator. Each answer is stored immediately, and the same command resumes the study. The store is a file, or a
+database at postgresql://USER@HOST/NAME.
 """
 
 import json
@@ -35,10 +35,11 @@ def arguments(parser: ArgumentParser) -> None:
     _study_options(parser.add_argument_group("a new study"))
     serving = parser.add_argument_group("the page")
     _people.page_arguments(serving)
-    serving.add_argument("--assist", action="store_true", help="divide the image into regions that a click marks")
+    serving.add_argument("--assist", action="store_true",
+                         help="divide the image into regions that can be marked with a click")  # fmt: skip
     serving.add_argument("--segment", nargs="*", metavar="FILE",
                          help="propose a region from the annotator's strokes with GrabCut, or with a network of the "
-                              "Segment Anything family from two ONNX files, encoder and decoder")  # fmt: skip
+                              "Segment Anything family, given as two ONNX files (encoder and decoder)")  # fmt: skip
     serving.add_argument("--reviewer", action="store_true", help="also print the link for a new reviewer")
     results = parser.add_argument_group("results (instead of serving the page)")
     results.add_argument("--report", action="store_true", help="show progress, agreement and honeypots")
@@ -54,31 +55,33 @@ def arguments(parser: ArgumentParser) -> None:
     results.add_argument("--label", default="", metavar="NAME",
                          help="import the regions with this label (default: the class of the image)")  # fmt: skip
     results.add_argument("--rule", default="half", metavar="RULE",
-                         help="for --export: consensus rule half, majority or staple (default: half)")  # fmt: skip
+                         help="for --export: consensus rule: half, majority or staple (default: half)")  # fmt: skip
     results.add_argument("--people", nargs="+", default=(), metavar="NAME", help="use only the answers of these people")
     results.add_argument("--exclude", nargs="+", default=(), metavar="NAME", help="people to leave out")
     results.add_argument("--accepted", action="store_true", help="use only answers that a reviewer has accepted")
     results.add_argument("--honeypot-iou", type=float, default=0.0, metavar="X",
-                         help="leave out people whose mean IoU with the honeypots is below this value")  # fmt: skip
+                         help="leave out people whose mean IoU on the honeypots is below this value")  # fmt: skip
     results.add_argument("--without-people", action="store_true", help="for --export: leave out the pseudonyms")
     _shared.output(parser)
 
 
 def _study_options(group: _ArgumentGroup) -> None:
     """Add options whose defaults come from `saliency_bench.studies.annotating` or the existing study."""
-    group.add_argument("--annotators", type=int, metavar="N", help="people per image (default: 3)")
-    group.add_argument("--per-person", type=int, metavar="N", help="maximum images per person (default: all)")
+    group.add_argument("--annotators", type=int, metavar="N", help="number of people per image (default: 3)")
+    group.add_argument("--per-person", type=int, metavar="N", help="maximum number of images per person (default: all)")
     group.add_argument("--only-missing", action="store_true", default=None, help="include only images without a mask")
     group.add_argument("--honeypots", type=int, metavar="N",
-                       help="images with a known mask, shown to all annotators as a check (default: 0)")  # fmt: skip
+                       help="number of images with a known mask, shown to everyone (default: 0)")  # fmt: skip
     group.add_argument("--honeypot-every", type=int, metavar="N", help="show a honeypot every N images (default: 10)")
     group.add_argument("--grow", action="store_true",
-                       help="allow more --annotators, --per-person or images in an existing study")  # fmt: skip
-    group.add_argument("--reviewers", type=int, metavar="N", help="people who must accept a mask (default: 1)")
+                       help="in an existing study, allow larger --annotators or --per-person, or more "
+                            "images")  # fmt: skip
+    group.add_argument("--reviewers", type=int, metavar="N",
+                       help="number of people who must accept a mask (default: 1)")  # fmt: skip
     group.add_argument("--protocol", choices=("p0",),
                        help="settings of a paper; p0 (Saliency-Bench): --annotators 5 --reviewers 2")  # fmt: skip
     group.add_argument("--practice", type=int, metavar="N",
-                       help="practice images with feedback, before the real images (default: 0)")  # fmt: skip
+                       help="number of practice images with feedback, before the real images (default: 0)")  # fmt: skip
     group.add_argument("--practice-iou", type=float, metavar="X",
                        help="IoU required on each practice image within three attempts (default: 0.5)")  # fmt: skip
     _shared.setting(group, "mask_values")
@@ -118,7 +121,7 @@ def main(args: Namespace) -> int:
 def opened(args: Namespace) -> tuple[Any, Any]:
     """Open or create the study that the arguments describe, and return it with the masks to import.
 
-    All arguments are checked first, so that a failed start does not create a store.
+    All arguments are checked first, so that an invalid command does not create a store.
     """
     from saliency_bench.data.fingerprints import fingerprint
     from saliency_bench.data.loading import find
@@ -157,7 +160,8 @@ def _is_serving(args: Namespace) -> bool:
 def _study_name(args: Namespace, store: Any, usual: str, dataset: str, must_exist: bool) -> str:
     """Return the name of the study to use.
 
-    This is --name, the default name, or the name of the only study of the same images, wherever these are stored.
+    This is --name, the default name, or the name of the only study of the same images, regardless of where they are
+    stored.
 
     Args:
         args: Arguments of the command.
@@ -179,7 +183,7 @@ def _study_name(args: Namespace, store: Any, usual: str, dataset: str, must_exis
     same = [] if args.name else [study for study in store.all() if study.kind == KIND]
     same = [study.name for study in same if revised(study).dataset == dataset]
     if len(same) == 1:
-        complain(f"the study of these images is '{same[0]}'; use --name for another study")
+        complain(f"using the study '{same[0]}', which contains the same images; set --name to use a different study")
         return same[0]
     if must_exist or same:
         return store.find(

@@ -6,9 +6,9 @@ example:
   saliency-bench assess results --store study.db --out assess
   saliency-bench assess export --store study.db --out ratings.csv
 
-`serve` shows a page at http://127.0.0.1:7860 until Ctrl-C, with the maps of up to five explainers from a run with
---keep-maps, in a random order for each person and image. --with-masks adds the mask of the dataset as one more map.
-Each answer is stored immediately, and the same command resumes the study. `results` prints the mean rating of each
+`serve` shows a page at http://127.0.0.1:7860 until you press Ctrl-C, with the maps of up to five explainers from a run
+with --keep-maps, in a random order for each person and image. --with-masks adds the mask of the dataset as one more
+map. Each answer is stored immediately, and the same command resumes the study. `results` prints the mean rating of each
 explainer with an interval, the agreement of the raters, and a table of the raters. `export` writes all ratings as a
 table.
 """
@@ -32,9 +32,12 @@ def arguments(parser: ArgumentParser) -> None:
     new.add_argument("--with-masks", action="store_true", help="also show the masks of the dataset as maps to rate")
     new.add_argument("--images", type=int, metavar="N", help="images to rate (default: all)")
     new.add_argument("--raters", type=int, default=3, metavar="N", help="people per image (default: 3)")
-    new.add_argument("--per-person", type=int, default=20, metavar="N", help="maximum images per person (default: 20)")
+    new.add_argument(
+        "--per-person", type=int, default=20, metavar="N", help="maximum number of images per person (default: 20)"
+    )
     new.add_argument("--checks", type=int, default=1, metavar="N",
-                     help="number of attention checks: images with the map of another image (default: 1)")  # fmt: skip
+                     help="number of attention checks: images shown with the map of a different image "
+                          "(default: 1)")  # fmt: skip
     new.add_argument("--seed", type=int, default=0, metavar="N", help="seed for all random choices (default: 0)")
     _people.result_arguments(parser)
     _shared.output(parser)

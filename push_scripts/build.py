@@ -83,7 +83,7 @@ def _check_name(name: str) -> None:
         ".yaml": f"yolo --names {name} --images DIR --labels DIR",
     }.get(path.suffix, f"folder --images {name}")
     raise UserError(
-        f"{name} is not the name of a dataset; for your own images use: saliency-bench build {how} --out NEW"
+        f"{name} is not the name of a dataset; for your own images, run `saliency-bench build {how} --out NEW`"
     )
 
 
@@ -135,7 +135,7 @@ def builder_parser(name: str, builder: ModuleType) -> argparse.ArgumentParser:
 
 
 def epilog(name: str, builder: ModuleType) -> str:
-    """Return the last part of a builder's help, with its rule, licence, paper counts and an example."""
+    """Return the last part of a builder's help, with its rule, licence, the counts in the paper, and an example."""
     own_data = getattr(builder, "OWN_DATA", "")
     source = "" if getattr(builder, "EMBEDDED", False) else f" --{own_data} raw" if own_data else " --source raw"
     source = f" {builder.USAGE}" if hasattr(builder, "USAGE") else source
@@ -222,7 +222,7 @@ def summary(build_report: dict, out: Path) -> str:
 
 
 def remarks(listed: list[dict], most: int = 5) -> list[str]:
-    """Return lines with the first remarks. Equal remarks are combined in one line."""
+    """Return lines with the first remarks. Identical remarks are combined in one line."""
     ids: dict[str, list[str]] = {}
     for remark in listed:
         ids.setdefault(remark["text"], []).append(remark["id"])

@@ -8,12 +8,13 @@ example:
 The command prints a line per requirement with the interval that decides it. The exit code is 1 if an interval is
 entirely on the wrong side of its bound, or if the paired test shows that an explainer is worse than in the --against
 run on the same samples. The exit code is 2 for any error, and 0 otherwise. If a requirement names an explainer instead
-of a number, the difference of the two explainers on the same samples is tested.
+of a number, the difference between the two explainers on the same samples is tested.
 
 All requirements of one command are tested together (Holm). Regardless of their number, the probability that any of them
 fails although all are true is about 2.5 %, or 5 % with --against. A requirement whose interval contains the bound is
 undecided and passes, except with --strict. Its line states approximately how many samples would decide it, and how
-large a violation the samples of the run would detect. Quote each requirement, because > has a meaning in the shell.
+large a violation could be detected with the samples of the run. Quote each requirement, because > has a special meaning
+in the shell.
 """
 
 import json

@@ -7,10 +7,10 @@ example:
       --for faithfulness --out choices/mine
 
 All explainers that support the network are candidates, with a few settings each. Candidates that are significantly
-worse are dropped. The others explain more images until one candidate is left, the remaining candidates are equivalent,
-or the time is up. The output folder contains choice.html (the result with its evidence), choice.json, and the run with
-all scores. If the dataset has no masks, only metrics that need no masks are used. The same command resumes a stopped
-choice, and extends an earlier choice with more time, images or candidates.
+worse are dropped. The others are run on more images until one candidate is left, the remaining candidates are
+equivalent, or the time is up. The output folder contains choice.html (the result with its evidence), choice.json, and
+the run with all scores. If the dataset has no masks, only metrics that need no masks are used. The same command resumes
+a stopped choice, and extends an earlier choice with more time, images or candidates.
 """
 
 import json
@@ -30,7 +30,7 @@ def arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("--for", dest="for_", nargs="+", default=[], choices=QUESTIONS, metavar="QUESTION",
                         help=f"purpose of the maps: {', '.join(QUESTIONS)} "
-                        "(default: alignment, if there are masks, and faithfulness)")  # fmt: skip
+                        "(default: faithfulness and, if there are masks, alignment)")  # fmt: skip
     parser.add_argument("--within", default="30m", metavar="TIME",
                         help="time limit, planned with costs measured on this machine: 90s, 30m, 2h, or none "
                              "(default: 30m)")  # fmt: skip
@@ -39,7 +39,7 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--explainers", nargs="+", metavar="NAME",
                         help="candidates besides the baselines (default: all that support the network)")  # fmt: skip
     parser.add_argument("--metrics", nargs="+", metavar="NAME",
-                        help="metrics that decide (default: the metrics for --for)")  # fmt: skip
+                        help="metrics on which the choice is based (default: the metrics for --for)")  # fmt: skip
     _shared.settings(parser, *SETTINGS, batch_size=8)
     _shared.output(parser)
 

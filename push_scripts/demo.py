@@ -34,7 +34,7 @@ SIZE = 64
 def arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("--photos", action="store_true", help="use a real network on four photographs")
-    epochs = "epochs of training; fewer are faster and less accurate (default: 30)"
+    epochs = "number of training epochs; fewer are faster but less accurate (default: 30)"
     parser.add_argument("--epochs", type=int, default=30, metavar="N", help=epochs)
     _shared.settings(parser, "out", "limit", "batch_size", "seed", "device", out="saliency-bench-demo")
     _shared.output(parser)

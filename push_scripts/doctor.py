@@ -7,12 +7,12 @@ example:
 
 The command prints a line per check: the order of classes, the preprocessing (BGR, size, mean and scale), the explainers
 that support the network, flat maps, the reliability of maps with random draws, the masks, the scores of random and
-centred maps, and the time and memory of a full run. It then suggests three commands to run next. No file is changed,
-and a file is written only with --out.
+centred maps, and the time and memory of a full run. It then suggests three commands to run next. The command changes no
+files, and it writes a file only with --out.
 
 The result of a check is "ok", "look" (worth a look), "undecided" (too few images or too little time) or "wrong". The
-exit code is 1 if a check is "wrong", or with --strict also if a check is "look" or "undecided". The exit code is 2 for
-any error, and 0 otherwise.
+exit code is 1 if a check is "wrong" or, with --strict, "look" or "undecided". The exit code is 2 for any error, and 0
+otherwise.
 """
 
 import json

@@ -86,7 +86,7 @@ def _check(args: Namespace) -> None:
     if out.suffix.lower() not in SUFFIXES:
         raise UserError(f"--out {out} must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
     if out.exists() and out.samefile(picture):
-        raise UserError(f"--out {out} is the input image; choose another file")
+        raise UserError(f"--out {out} is the input image; choose a different file")
     check_output_file(out)
     check_items("explainers", args.explainers)
     if args.prompts is not None:
@@ -97,7 +97,7 @@ def _check(args: Namespace) -> None:
 def _prompts(given: list[str] | None) -> Any:
     """Convert --prompts to the format that `load_classifier` expects.
 
-    If there are several, each is also a class name.
+    If several prompts without {} are given, each prompt is also a class name.
     """
     from saliency_bench.compute.classifiers.prompts import read_prompts
 

@@ -52,7 +52,8 @@ def arguments(parser: ArgumentParser) -> None:
                         help="publish only these repositories and the board")  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="print the plan and send nothing")
     parser.add_argument("--pace", type=float, metavar="SECONDS", default=PACE,
-                        help=f"pause after each repository, for the Hub's limits (default: {PACE:g})")  # fmt: skip
+                        help=f"pause after each repository, because of the Hub's rate limits "
+                             f"(default: {PACE:g})")  # fmt: skip
     rows = parser.add_argument_group("for the first rows of the board")
     _shared.setting(rows, "explainers", default=list(_first_rows.EXPLAINERS))
     _shared.setting(rows, "metrics", default=list(_first_rows.METRICS))
@@ -170,7 +171,7 @@ class Launch:
         """Check the account, all names and all contents before any file is sent, and print the plan.
 
         Raises:
-            UserError: The account may not write to a repository, a repository contains unrelated work, or a name of
+            UserError: The account may not write to a repository, a repository contains unrelated work, or a name in
                 --only does not exist.
         """
         from saliency_bench.bound_explainer import load_explainer
@@ -314,6 +315,6 @@ def _row_line(pair: _first_rows.DatasetModel, launch: Launch) -> str:
     count = pair.report["splits"][pair.split]["num_examples"]
     used = min(launch.args.limit or count, count)
     partly = "" if used == count else f" of {count}, so these rows have no rank"
-    done = "finished" if (pair.run_folder(launch.root) / "summary.json").is_file() else "to be made"
+    done = "finished" if (pair.run_folder(launch.root) / "summary.json").is_file() else "still to be computed"
     return (f"rows of  {pair.name} with {pair.model.name}: {', '.join(launch.args.explainers)} on {', '.join(metrics)} "
             f"for {counted(used, 'sample')}{partly}; run {done}")  # fmt: skip

@@ -24,7 +24,7 @@ def arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("--results", metavar="DIR_OR_REPO", required=True,
                         help="folder of submissions, or NAMESPACE/results on the Hub")  # fmt: skip
-    parser.add_argument("--core", metavar="FILE", help="YAML file of the datasets and models over which scores are "
+    parser.add_argument("--core", metavar="FILE", help="YAML file with the datasets and models over which scores are "
                         "averaged (default: core.yaml of the board, else of the public board)")  # fmt: skip
     parser.add_argument("--data", metavar="DIR", nargs="+", default=[], help="local folders of datasets whose images "
                         "are shown under submitted maps")  # fmt: skip
@@ -54,7 +54,9 @@ def main(args: Namespace) -> None:
     data = [Path(folder).expanduser() for folder in args.data]
     live = Live(args.results, core, data=data, default=read_core(app.CORE))
     if not args.quiet:
-        print(f"{live.page.archive.name}: {counted(len(live.page.archive.rows), 'row')}; Ctrl-C ends it", flush=True)
+        print(
+            f"{live.page.archive.name}: {counted(len(live.page.archive.rows), 'row')}; press Ctrl-C to stop", flush=True
+        )
     app.launch(live, server_name="127.0.0.1", server_port=args.port, inbrowser=not args.no_browser, quiet=args.quiet)
 
 

@@ -167,7 +167,7 @@ def _suites() -> dict[str, str]:
     for name, path in suite_files().items():
         try:
             suite = read_suite(path)
-        except UserError as error:  # a broken suite of another package
+        except UserError as error:  # a broken suite from another package
             listed[name] = f"cannot be used: {error}"
             continue
         listed |= {name: suite.paper} | {table: table_of.title for table, table_of in suite.tables.items()}

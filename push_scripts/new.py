@@ -149,4 +149,6 @@ def checkout_of(folder: Path) -> Path:
     for root in (folder, *folder.parents):
         if all((root / part).exists() for part in PARTS):
             return root
-    raise UserError(f"{folder} is not in a checkout of saliency-bench; clone the repository and run this inside it")
+    raise UserError(
+        f"{folder} is not in a checkout of saliency-bench; clone the repository and run this command inside the clone"
+    )

@@ -6,11 +6,11 @@ example:
   saliency-bench peekaboom export --store study.db --out answers.csv
   saliency-bench analyse runs/first --what agreement --answers answers.csv
 
-`serve` shows a page at http://127.0.0.1:7860 until Ctrl-C, with the images and maps of a run with --keep-maps. People
-see 5 % of the pixels of an image and choose its class from several labels. After a wrong answer or "I don't know", they
-see more pixels. Each answer is stored immediately, and the same command resumes the study. `results` prints the
-accuracy at each exposure, saliency_crowd_auc, and a table of the participants. `export` writes the answers in the
-format that `analyse --what agreement` reads.
+`serve` shows a page at http://127.0.0.1:7860 until you press Ctrl-C, with the images and maps of a run with
+--keep-maps. People see 5 % of the pixels of an image and choose its class from several labels. After a wrong answer or
+"I don't know", they see more pixels. Each answer is stored immediately, and the same command resumes the study.
+`results` prints the accuracy at each exposure, saliency_crowd_auc, and a table of the participants. `export` writes the
+answers in the format that `analyse --what agreement` reads.
 """
 
 from argparse import ArgumentParser, Namespace
@@ -31,16 +31,16 @@ def arguments(parser: ArgumentParser) -> None:
                      help="settings of a paper; p2 (Lu et al.): --judgements 10 --pairs 20 --checks 0, so no "
                      "participant is left out")  # fmt: skip
     new.add_argument("--judgements", type=int, metavar="N",
-                     help="people per image and explainer (default: 10)")  # fmt: skip
-    new.add_argument("--pairs", type=int, metavar="N", help="maximum images per person (default: 20)")
+                     help="number of people per image and explainer (default: 10)")  # fmt: skip
+    new.add_argument("--pairs", type=int, metavar="N", help="maximum number of images per person (default: 20)")
     new.add_argument("--choices", type=int, metavar="N", help="labels to choose from (default: 4)")
     new.add_argument("--checks", type=int, metavar="N",
                      help="number of images that are shown completely, as attention checks (default: 2)")  # fmt: skip
     new.add_argument("--strike", action="store_true",
                      help="do not allow a wrong label to be chosen again (this rewards guessing)")  # fmt: skip
     new.add_argument("--fill", choices=("black", "grey"), default="black",
-                     help="colour of hidden pixels: black, as in saliency_kae, or grey, to resume a study of an "
-                     "earlier version (default: black)")  # fmt: skip
+                     help="colour of hidden pixels: black, as in saliency_kae, or grey, which is needed to resume a "
+                     "study of an earlier version (default: black)")  # fmt: skip
     new.add_argument("--seed", type=int, default=0, metavar="N", help="seed for all random choices (default: 0)")
     _people.result_arguments(parser)
     _shared.output(parser)

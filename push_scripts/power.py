@@ -75,7 +75,8 @@ def main(args: Namespace) -> None:
         print()
     for item, points in curves.items():
         chances = ", ".join(f"{clusters:,}: {chance:.0%}" for clusters, chance in points)
-        print(f"power for {item.difference:g} by clusters, {_name(item)}: {chances or 'too many clusters are needed'}")
+        chances = chances or "too many clusters are needed"
+        print(f"power to detect a difference of {item.difference:g} by number of clusters, {_name(item)}: {chances}")
     if args.out:
         print(f"curve: {args.out}")
 

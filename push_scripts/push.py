@@ -181,7 +181,7 @@ def everything(args: Namespace) -> None:
     from saliency_bench.utils.messages import complain
 
     if args.name:
-        raise UserError("push all publishes many repositories, so it takes no name; remove --name")
+        raise UserError("`push all` publishes many repositories, so it does not accept --name; remove the option")
     with TemporaryDirectory(prefix="saliency-bench-") as workspace:
         for line in left_out(Path(args.item), args.namespace):
             complain(line)

@@ -6,7 +6,7 @@ example:
   saliency-bench recompute saliency-bench/results DATASET/MODEL/SUBMITTER \\
       --hidden YOUR-NAME/my-data-masks
 
-The explainers of this package run again on randomly drawn images, and all submitted maps are scored again. The
+The explainers of this package are run again on randomly drawn images, and all submitted maps are scored again. The
 submission is rejected if a score differs by more than 1e-4. The outcome is written to `status/`, `datasets/` and
 `models/` in the results folder or repository. Submissions may not change these three folders.
 """
@@ -27,12 +27,15 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--samples", type=int, default=16, metavar="N", help="images per explainer (default: 16)")
     parser.add_argument("--dry-run", action="store_true", help="print the outcome and write nothing")
     parser.add_argument(
-        "--dataset", metavar="NAME|DIR", help="location of the dataset, if it differs from the submission"
+        "--dataset", metavar="NAME|DIR", help="location of the dataset, if it differs from the one in the submission"
     )
-    parser.add_argument("--model", metavar="NAME|DIR", help="location of the model, if it differs from the submission")
+    parser.add_argument(
+        "--model", metavar="NAME|DIR", help="location of the model, if it differs from the one in the submission"
+    )
     parser.add_argument(
         "--hidden", metavar="OWNER/NAME|DIR",
-        help="private repository of masks that `push dataset --hide-masks` created (default: listed on the board)",
+        help="private repository of masks that `push dataset --hide-masks` created (default: the repository listed on "
+        "the board)",
     )  # fmt: skip
     for name in SETTINGS:
         _shared.setting(parser, name, default=None)

@@ -12,8 +12,9 @@ example:
 
 The command writes a single HTML page and prints its tables. Runs with the same settings and the same network are
 merged; ranks and comparisons then include all their explainers. Cells with contradictory scores are reported as
-conflicts. Any other run is compared with the first run, sample by sample (also with --json). The command reads only
-folders written by `saliency-bench run`, so it needs no model, dataset or network connection.
+conflicts. Any other run is compared with the first run, sample by sample; the output of --json includes this
+comparison. The command reads only folders written by `saliency-bench run`, so it needs no model, dataset or network
+connection.
 
 With --samples, a second page shows all samples of a run with their maps. The samples can be filtered. The images come
 from the run's dataset if it is a folder on this machine, else from --data.

@@ -7,10 +7,10 @@ example:
   saliency-bench review saliency-bench/results --comment    # all open ones
   saliency-bench review ./board    # a local board; also writes its index
 
-A pull request passes if its author is the submitter, it only adds files of submissions and changes or deletes no file,
-and all numbers agree with the records. The exit code is 1 if a pull request must not be merged. The check cannot
-detect made-up records. A row gets a rank only after `saliency-bench recompute` has recomputed some of its records.
---merge merges exactly the reviewed commit.
+A pull request passes if its author is the submitter, it adds only files of submissions, it changes or deletes no file,
+and all numbers agree with the records. The exit code is 1 if a pull request must not be merged. The check cannot detect
+made-up records. A row gets a rank only after `saliency-bench recompute` has recomputed some of its records. --merge
+merges exactly the reviewed commit.
 """
 
 import json
@@ -37,7 +37,7 @@ def arguments(parser: ArgumentParser) -> None:
 def main(args: Namespace) -> int:
     """Check pull requests, print the verdicts and return the exit code."""
     if args.number is not None and args.number < 1:
-        raise UserError(f"{args.number} is not the number of a pull request; use a number from 1")
+        raise UserError(f"{args.number} is not the number of a pull request; use a number of at least 1")
     from saliency_bench.board.review import comment, merge, open_pulls, review
     from saliency_bench.board.source import source_at
 

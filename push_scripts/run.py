@@ -68,7 +68,7 @@ def _faulty(result) -> int:
 
     reason = next(iter(faults))
     complain(
-        f"error: {sum(faults.values())} records were left out, for example: {reason}; "
-        f"all are in {result.folder / 'records.parquet'}"
+        f"error: {sum(faults.values())} records were left out, for example: {reason}; all of them are listed in "
+        f"{result.folder / 'records.parquet'}"
     )
     return 2

@@ -41,14 +41,14 @@ def arguments(parser: ArgumentParser) -> None:
     maps.add_argument(
         "--with-maps",
         action="store_true",
-        help="also publish the maps in half precision, so that anyone can score them; a board needs the maps to score "
-        "your own method, and for hidden masks",
+        help="also publish the maps in half precision, so that anyone can score them; a board needs the maps if the "
+        "method is your own or the masks are hidden",
     )
     maps.add_argument("--partial", action="store_true", help="leave out images without a map instead of stopping")
     _shared.setting(
         maps, "out", default=None, text="folder of the run that scores the maps (default: next to the maps)"
     )
-    _shared.setting(maps, "batch_size", default=None, text="samples per batch (default: the template's)")
+    _shared.setting(maps, "batch_size", default=None, text="samples per batch (default: as in the template)")
     _shared.setting(maps, "device")
     _shared.output(parser)
 

@@ -7,8 +7,8 @@ example:
   saliency-bench suite metrics-check --smoke --out smoke
 
 NAME is a paper's suite or one of its tables (`saliency-bench list suites`), or a YAML file of your own (--show prints
-an example). --smoke makes the same tables in minutes, with synthetic images and small networks. A restart computes only
-missing results. If a run fails, it is reported and the other runs continue.
+an example). --smoke makes the same tables in minutes, with synthetic images and small networks. If you run the command
+again, it computes only the missing results. If a run fails, it is reported and the other runs continue.
 
 `metrics-check` tests whether each metric scores the correct map above damaged maps, on networks whose evidence is
 known. It accepts --out, --smoke, --limit (number of images per network) and --json.
@@ -40,16 +40,19 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--answers", nargs="+", metavar="FILE", default=[], action="extend",
                         help="people's answers, from `peekaboom export`")  # fmt: skip
     parser.add_argument("--select", nargs="+", metavar="AXIS=NAME", default=[], action="extend",
-                        help="run only these values of dataset=, model=, explainer= or metric=")  # fmt: skip
+                        help="restrict the runs, as in dataset=pet-xai explainer=gradcam (axes: dataset, model, "
+                        "explainer, metric)")  # fmt: skip
     _shared.settings(parser, "limit", "device")
     _shared.setting(parser, "batch_size", default=None, text="samples per batch of every run (default: 16)")
     ways = parser.add_mutually_exclusive_group()
     ways.add_argument(
-        "--plan", action="store_true", help="only show which results exist, which are missing, and what they cost"
+        "--plan",
+        action="store_true",
+        help="only show which results exist, which are missing, and what the missing ones cost",
     )
     ways.add_argument("--train-only", action="store_true", help="only train the networks, in a single process")
     ways.add_argument("--show", action="store_true", help="print the YAML file")
-    ways.add_argument("--schema", action="store_true", help="print the JSON schema of such files, for editors")
+    ways.add_argument("--schema", action="store_true", help="print the JSON schema of suite files, for editors")
     parser.add_argument("--smoke", action="store_true", help="use synthetic images, small networks and few steps")
     parser.add_argument("--compare", action="store_true", help="also show the paper's numbers and the differences")
     _shared.output(parser)
@@ -67,7 +70,7 @@ def main(args: Namespace) -> int:
         return 0
     if args.name is None:
         raise UserError(
-            "suite needs the name of a suite or table, or a YAML file; `saliency-bench list suites` shows all names"
+            "`suite` needs the name of a suite or table, or a YAML file; `saliency-bench list suites` shows all names"
         )
     if args.name == METRICS_CHECK:
         return _check_metrics(args)
@@ -91,7 +94,7 @@ def main(args: Namespace) -> int:
     _print(result)
     empty = [table.name for table in result.tables if not table.has_numbers]
     if empty:
-        complain(f"{', '.join(empty)} has no numbers; see the notes of the table")
+        complain(f"{', '.join(empty)} has no numbers; see the notes below the table")
     return 2 if result.failed or empty else 0
 
 

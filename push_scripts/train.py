@@ -34,7 +34,7 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--activation", choices=("softmax", "sigmoid"), default="softmax", help=several)
     precision = "fp32, or bf16 for mixed precision (default: fp32)"
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32", help=precision)
-    limit = "train on only N images, drawn at random, or a few more if the last group of images would exceed N"
+    limit = "train on only N images, drawn at random in whole groups, so possibly on a few more than N"
     _shared.setting(parser, "limit", text=limit)
     _shared.settings(parser, "label_column", "seed", "device")
     _shared.setting(parser, "batch_size", default=32, text="images per step (default: 32)")

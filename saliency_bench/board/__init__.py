@@ -1,1 +1,1 @@
-"""Boards of submissions: templates for maps, and the format, checks, ranks and recomputation of submissions."""
+"""Boards: templates for maps, and the format, checks, ranking and recomputation of submissions."""

@@ -5,7 +5,7 @@
 
 Every submission is checked. An invalid submission is rejected with a one-line reason and does not affect other
 submissions. If several people submit the same cell and their scores agree up to rounding, the board displays the cell
-once with all their names. If the scores differ, the board displays every value.
+once, with all their names. If the scores differ, the board displays every value.
 """
 
 from collections import Counter, deque
@@ -161,7 +161,7 @@ def read_board(root: Path, folders: Sequence[str], owners: Known, problems: Sequ
 
 
 def _groups(folders: Sequence[str]) -> list[list[str]]:
-    """Group the folders by the hashes of dataset and model, because people name datasets and models differently."""
+    """Group the folders by the hashes of dataset and model, because submitters name datasets and models differently."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for folder in folders:
         groups.setdefault(tuple(level.rpartition("-")[2] for level in folder.split("/")[:2]), []).append(folder)
@@ -223,7 +223,7 @@ def _candidate(
     Args:
         cell: The cell.
         submission: The submission that contains the cell.
-        folder: Folder of the submission (`Result.folder`). The name contains a hash of all cells.
+        folder: Folder of the submission (`Result.folder`). Its name contains a hash of all cells.
         content: Hash of the submission's files.
         owners: Facts that the owner of the board vouches for.
         ids: Ids of the submission's settings.
@@ -339,7 +339,7 @@ def _ranked_rows(rivals: Sequence[BoardEntry]) -> list[Row]:
 
 
 def _to_rank(rows: list[BoardEntry]) -> list[BoardEntry]:
-    """Return all official rows, and at most `MOST_CHECKED` others, from submitters with few rows first."""
+    """Return all official rows and at most `MOST_CHECKED` others. Submitters with the fewest rows have priority."""
     # All pairs of rows are compared, so the number of rows is limited. One account must not crowd out other people.
     checked = [candidate for candidate in rows if not candidate.official]
     if len(checked) <= MOST_CHECKED:

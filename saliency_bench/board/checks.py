@@ -1,7 +1,7 @@
 """Check a submission against its records and against the package's metrics and explainers.
 
 A submission is rejected if one of its numbers does not follow from its records. For explainers and metrics of the
-package, the package and not the submission determines the displayed name, the direction, the range, and whether an
+package, the package, not the submission, determines the displayed name, the direction, the range, and whether an
 explainer is a baseline.
 """
 
@@ -103,8 +103,8 @@ def _metric(name: str, chosen: str) -> Metric:
 def _derived_key(cell: CellResult, metric: Metric | None) -> CellKey:
     """Return a cell's key with the properties that the package declares for the explainer and the metric.
 
-    Unknown explainers and metrics are displayed with name and options. If the package has an explainer or metric with
-    a similar name, the version is displayed too, to distinguish the two.
+    Unknown explainers and metrics are displayed with their name and options. If the package has an explainer or metric
+    with a similar name, the version is displayed too, to distinguish the two.
     """
     explainer = known_explainer(cell)
     about = {name: getattr(cell, name) for name in CellKey.model_fields}
@@ -219,10 +219,10 @@ def _compare(derived: CellResult, stated: CellResult, path: Path) -> None:
 def _check_numbers(
     names: Iterable[str], derived: CellResult | PartResult, stated: CellResult | PartResult, where: str, path: Path
 ) -> None:
-    """Raise UserError if a number of a cell or part differs from the derived number by more than rounding.
+    """Raise UserError if a number of a cell or part differs from the derived number by more than a rounding error.
 
-    The intervals in older submissions are not widened for rare extreme scores that a sample may have missed. Their
-    `low` and `high` are not compared, and the board displays the derived interval instead.
+    The intervals in older submissions are not widened for rare extreme scores that a sample may have missed. The ends
+    of these intervals are not compared, and the board displays the derived intervals instead.
     """
     widened = ("low", "high") if derived.rare and not stated.rare else ()
     for name in (name for name in names if name not in widened):
@@ -248,14 +248,19 @@ def _check_scores(cell: CellResult, metric: Metric | None, outcome: Outcome, pat
     if not cell.parts:
         return
     if (names := _part_names(metric)) and list(cell.parts) != names:
-        raise UserError(f"{where} has the parts {', '.join(cell.parts)}, but its metric has {', '.join(names)}")
+        raise UserError(
+            f"{where} has the parts {', '.join(cell.parts)}, but its metric has the parts {', '.join(names)}"
+        )
     columns = outcome.columns
     derived = np.full(len(columns), np.nan)  # an aggregate metric has no score per sample
     if metric.aggregate is None:
         derived = np.asarray(metric.reduced(columns), dtype=float)
     if len(wrong := np.flatnonzero(np.isfinite(outcome.scores) & ~same(derived, outcome.scores))):
         index = wrong[0]
-        raise UserError(f"{where} has a score of {outcome.scores[index]:.6g}, but its parts give {derived[index]:.6g}")
+        raise UserError(
+            f"{where} has a score of {outcome.scores[index]:.6g}, but the score derived from its parts is "
+            f"{derived[index]:.6g}"
+        )
 
 
 def _part_names(metric: Metric) -> list[str]:
@@ -267,7 +272,7 @@ def _part_names(metric: Metric) -> list[str]:
 
 
 def _checked_metric(cell: CellResult, ids: CellIds, path: Path) -> Metric | None:
-    """Return the package's metric of a cell, if known. Raise UserError if direction, id or range contradict it."""
+    """Return the package's metric for a cell, or None. Raise UserError if the cell contradicts the metric."""
     about = path.with_name(RESULT)
     try:
         metric = known_metric(cell)
@@ -282,13 +287,15 @@ def _checked_metric(cell: CellResult, ids: CellIds, path: Path) -> Metric | None
         raise UserError(f"{about}: aggregate {where} must be {is_aggregate}")
     expected = ids.id_of(_versioned(cell), metric.identity, metric.inputs, cell.asked_for)
     if cell.cell_id != expected:
-        raise UserError(f"{about}: cell_id is {cell.cell_id}, but the metric and settings of the cell give {expected}")
+        raise UserError(
+            f"{about}: cell_id is {cell.cell_id}, but must be {expected} for this metric and these settings"
+        )
     ranges = [bounds(metric.limits(target)) for target in _target_ranges(ids.identity)]
     if ranges and cell.range not in ranges:
         either = " or ".join(str(list(ends)) for ends in dict.fromkeys(ranges))
         raise UserError(
             f"{about}: range {where} must be {either}, not {list(cell.range)}; if the run is from an earlier version, "
-            "start it again with the same --out to update its summary"
+            "run the same command again with the same --out to update the summary"
         )
     return metric
 
@@ -303,9 +310,9 @@ def _text_of(chosen: Mapping[str, Any]) -> str:
 
 
 def _target_ranges(setting: Identity) -> list[TargetRange]:
-    """Return the possible ranges of a run's targets, or [] if unknown.
+    """Return the possible target ranges of a run, or [] if unknown.
 
-    The targets in a file are either classes and groups of classes, or contrasts, so a softmax has two possible ranges.
+    A target file contains either contrasts, or classes and groups of classes, so a softmax has two possible ranges.
     With a sigmoid, a target can combine any number of classes, so the range is unknown.
     """
     if setting.target_range is not None:

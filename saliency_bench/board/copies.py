@@ -1,4 +1,4 @@
-"""Find equal scores in two submissions, which indicate repeated rows, or copied maps under a different name."""
+"""Find equal scores in two submissions: they indicate repeated rows, or maps that were copied and renamed."""
 
 from collections.abc import Iterable
 
@@ -52,7 +52,7 @@ def other_names(method: ScoredCell, others: Iterable[ScoredCell]) -> list[str]:
 
 
 def notes(submission: CheckedSubmission, published: Iterable[CheckedSubmission]) -> list[str]:
-    """Return messages about cells with scores that a `published` submission for this dataset and model contains."""
+    """Return messages about cells whose scores already occur in `published` submissions for this dataset and model."""
     published = list(published)
     lines = []
     for other in published:

@@ -1,9 +1,9 @@
 """The hidden track of a board: maps are scored with masks that only the owner of the board has.
 
-Unlimited exact scores would reveal the masks. Therefore, each submitter is limited to `PER_DAY` attempt per day and
-`PER_WEEK` attempts in seven days. An attempt scores one submitted method, or explainers of the package, on all images.
-A value is rounded to `STEP` of the metric's range. With n < 200 images, it is rounded to 2/n of the range, which is
-twice the maximum effect of one image. Intervals are rounded outwards.
+An unlimited number of exact scores would reveal the masks. Therefore, each submitter is limited to `PER_DAY` attempt
+per day and `PER_WEEK` attempts in seven days. An attempt scores one submitted method, or explainers of the package, on
+all images. A value is rounded to `STEP` of the metric's range. With n < 200 images, it is rounded to 2/n of the range,
+which is twice the maximum effect of one image. Intervals are rounded outwards.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -98,7 +98,8 @@ def refusal(earlier: Sequence[Attempt], today: date) -> str | None:
         return None
     return (
         f"not scored with the hidden masks yet: {earlier[0].submitter} has used {counted(len(days), 'attempt')} in 7 "
-        f"days (limit: {PER_DAY} per day and {PER_WEEK} in 7 days); recompute on or after {again.isoformat()}"
+        f"days (limit: {PER_DAY} per day and {PER_WEEK} in 7 days); recompute the submission on or after "
+        f"{again.isoformat()}"
     )
 
 
@@ -107,19 +108,19 @@ def problem_of(name: str, maps: Mapping[str, np.ndarray], ids: Collection[str]) 
     known = set(ids)
     if missing := sorted(known - set(maps)):
         return (
-            f"{name} has no map of {counted(len(missing), 'image')}, such as {missing[0]}; submit maps of all images, "
-            f"because a selection could contain only easy images"
+            f"{name} has no map for {counted(len(missing), 'image')}, such as {missing[0]}; submit maps for all "
+            "images, because a selection could contain only easy images"
         )
     if extra := sorted(set(maps) - known):
-        return f"{name} has maps of {counted(len(extra), 'image')} that are not in the dataset, such as {extra[0]}"
+        return f"{name} has maps for {counted(len(extra), 'image')} that are not in the dataset, such as {extra[0]}"
     return None
 
 
 def sketch_of(maps: Mapping[str, np.ndarray]) -> str:
     """Return a sketch of maps as hexadecimal digits. Similar sketches indicate copied maps.
 
-    The more two sets of maps of the same images correlate, the fewer bits of their sketches differ. Each of the three
-    `views` contributes the same number of digits.
+    The more strongly two sets of maps of the same images correlate, the fewer bits of their sketches differ. Each of
+    the three `views` contributes the same number of digits.
     """
     coarse = {image_id: [_coarse(view) for view in views(maps[image_id])] for image_id in sorted(maps)}
     return "".join(_sketch({image_id: parts[view] for image_id, parts in coarse.items()}) for view in range(VIEWS))
@@ -172,7 +173,7 @@ def _correlation(first: str, second: str) -> float:
 
 
 def copies_of(attempt: Attempt, statuses: Iterable[Status]) -> list[str]:
-    """Return a message for each other submitter whose scored maps are the same or nearly the same."""
+    """Return a message for each other submitter who has submitted the same or nearly the same maps."""
     lines: dict[str, str] = {}
     for other in (other for status in statuses for other in status.attempts):
         if (
@@ -183,7 +184,8 @@ def copies_of(attempt: Attempt, statuses: Iterable[Status]) -> list[str]:
         if is_other and other.fingerprint == attempt.fingerprint and _correlation(other.maps, attempt.maps) > NEARLY:
             nearly = "" if other.maps == attempt.maps else "nearly "
             line = (
-                f"the maps are {nearly}equal to the maps of {other.method} by {other.submitter}, scored on {other.date}"
+                f"the maps are {nearly}identical to the maps of {other.method} by {other.submitter}, scored on "
+                f"{other.date}"
             )
             lines.setdefault(other.submitter.casefold(), line)
     return list(lines.values())

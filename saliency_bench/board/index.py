@@ -1,4 +1,4 @@
-"""Index of a board: the computed rows, so that a board opens without reading and ranking every submission.
+"""Index of a board: a copy of the computed rows, so that the board can be opened without reading every submission.
 
 `board/rows.index` is written whenever the owner of a board reviews a folder, merges a pull request or recomputes a
 submission. The key of the index is a hash of everything that determines the rows: all files of the submissions, the
@@ -6,8 +6,8 @@ facts that the owner vouches for, and the code of this package. Before the index
 the current files. If the board or the package has changed, the index is ignored and the submissions are read.
 
 Rows are used only if their scores match `result.json` and their statuses match `status/`. All other content of the
-index, such as ranks, is as trustworthy as `status/`. Only the owner can write to the index or to `status/`. A pull
-request that changes either is rejected, and the index in a pull request is never read.
+index, such as ranks, is as trustworthy as `status/`, because only the owner can write to either. A pull request that
+changes the index or `status/` is rejected, and the index in a pull request is never read.
 """
 
 from collections.abc import Mapping, Sequence

@@ -29,8 +29,8 @@ class KnownDataset(StrictModel):
 
     Attributes:
         samples: (id, group) of each sample. The group is null for a sample without a group.
-        hidden: Private repository of the masks, or `FOLDER` and the name of a local folder, if the masks are hidden
-            (`board/hidden.py`).
+        hidden: If the masks are hidden (`board/hidden.py`), their private repository, or `FOLDER` followed by the name
+            of a local folder.
     """
 
     format: Literal[1] = 1
@@ -102,7 +102,7 @@ class Attempt(StrictModel):
 class Recomputed(StrictModel):
     """A recomputed cell: number of samples, largest difference, and source (maps or the explainer).
 
-    If masks are hidden, the submission contains no scores, and `score` is the score computed by the board.
+    If the masks are hidden, the submission contains no scores, and `score` is the score computed by the board.
     """
 
     samples: Count
@@ -119,8 +119,8 @@ class Status(StrictModel):
         cells: {cell id: details of the recomputation} for confirmed scores.
         further: {cell id: reason why the cell was not recomputed}.
         refused: Reason why the whole submission is rejected, or null.
-        suspicions: {method: warnings that the owner should check before trusting the maps}, for example that maps
-            nearly equal the masks.
+        suspicions: {method: warnings that the owner should check before trusting the maps}, for example that the maps
+            are nearly identical to the masks.
         attempts: Methods of the submission that were scored with hidden masks.
     """
 

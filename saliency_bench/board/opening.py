@@ -21,9 +21,9 @@ def load_results(location: str | Path, revision: str | None = None, *, known: It
     Args:
         location: A folder, or "NAMESPACE/results".
         revision: A branch, commit or pull request ("refs/pr/1") of the repository.
-        known: Datasets to check in addition to the datasets listed by the owner of the board: names for `load_dataset`,
-            of which the split "test" is used, or `KnownDataset` objects. A submission for one of these datasets is
-            rejected if its samples differ.
+        known: Datasets with known samples, in addition to those listed by the owner of the board: names for
+            `load_dataset` (split "test"), or `KnownDataset` objects. A submission for one of these datasets is rejected
+            if its samples differ.
 
     Raises:
         UserError: The folder or repository contains no results, a dataset cannot be loaded, or the Hub cannot be
@@ -32,7 +32,10 @@ def load_results(location: str | Path, revision: str | None = None, *, known: It
     source = source_at(location, revision)
     root, folders = source.folders()
     if not folders and not source.may_be_board():
-        raise UserError(f"{location} contains no results (DATASET/MODEL/SUBMITTER/{RESULT})")
+        raise UserError(
+            f"{location} contains no results; specify a folder or repository with files "
+            f"DATASET/MODEL/SUBMITTER/{RESULT}"
+        )
     owners, problems = source.known()
     listed = [item if isinstance(item, KnownDataset) else known_dataset(item) for item in known]
     board = load_indexed(source, root, folders, owners, problems) if not listed else None

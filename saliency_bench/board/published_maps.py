@@ -1,4 +1,4 @@
-"""Maps that a submitter publishes with the scores, so that anyone can recompute the scores.
+"""Maps that a submitter publishes together with the scores, so that anyone can recompute the scores.
 
     FOLDER/maps-00000.npz   ids (n), values float16 (n, H, W), scale float32 (n); name: the method
 
@@ -48,7 +48,7 @@ def hashes_of(folder: Path) -> list[str]:
     paths = shards_in(folder)
     if wrong := [path for number, path in enumerate(paths) if path.name != _name(number)]:
         raise UserError(
-            f"{wrong[0]} does not continue the numbering: map files are numbered from {_name(0)} without a gap"
+            f"{wrong[0]} breaks the numbering of the map files; number them consecutively, starting with {_name(0)}"
         )
     return [sha256_of(path) for path in paths]
 
@@ -184,7 +184,7 @@ def find_maps(
 def _check_new(path: Path, ids: Iterable[str], known: Collection[str]) -> None:
     """Raise UserError if an image of a shard already has a map, because it would be unclear which map to use."""
     if twice := next((image_id for image_id in ids if image_id in known), None):
-        raise UserError(f"{path} cannot be read: image {one_line(twice, 100)} has a second map")
+        raise UserError(f"{path} cannot be read: image {one_line(twice, 100)} has two maps")
 
 
 def _maps(path: Path, wanted: Sequence[str]) -> dict[str, np.ndarray]:

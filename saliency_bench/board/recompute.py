@@ -1,4 +1,4 @@
-"""Recompute scores of a submission as the owner of a board.
+"""Recompute the scores of a submission, as the owner of a board.
 
 Explainers of the package are run on a few images, drawn at random so that submitters cannot predict them. Their rows
 get the status "run by the board" and official ranks. All submitted maps are scored again, and their rows get the status
@@ -99,15 +99,15 @@ def recompute(
         progress: Whether to show progress bars.
         hidden: Private repository or folder of the masks, if they are hidden. The default is the location that the
             board lists.
-        owner: The account that recomputes. Explainers of the package that this account submits do not count as
-            attempts with hidden masks.
+        owner: The account that recomputes the submission. Explainers of the package that this account submits do not
+            count as attempts with hidden masks.
         api: API of the owner of the board.
         **given: Settings of the run that the submission does not contain: `dataset` and `model` (default: as listed by
-            the board, otherwise the repositories in the submission), `target`, `groups` or `label_map` files, `device`.
+            the board, otherwise the repositories in the submission), `target`, `groups`, `label_map` and `device`.
 
     Returns:
-        The status, and the dataset and model to list on the board. Dataset or model are None if the board already lists
-        them and they were not passed explicitly.
+        The status, and the dataset and model to list on the board. Each of the two is None if the board already lists
+        it and it was not passed explicitly.
 
     Raises:
         UserError: The submission is invalid, or the settings differ from the submission.
@@ -203,7 +203,7 @@ def _masks_of(
 
 
 def _take_out_parts(ways: dict[str, list[CellResult]], missing: int, further: dict[str, str]) -> None:
-    """Remove cells that need hidden masks from `ways` if images are missing, because scores could reveal masks."""
+    """If images are missing, remove cells that need hidden masks from `ways`: their scores could reveal the masks."""
     for by in [by for by in ways if by.endswith(WITH_HIDDEN) and missing]:
         why = f"scoring with hidden masks requires all images of the split, but {missing} are missing"
         further |= dict.fromkeys((cell.cell_id for cell in ways.pop(by)), why)
@@ -225,7 +225,7 @@ def _attempts(
     Explainers that the owner of the board submits do not count as attempts.
 
     Returns:
-        The attempts of the submission, and the problem with its maps, or "".
+        The attempts of the submission, and the problem with its maps ("" if there is none).
     """
     result, statuses, today = submission.result, listed.statuses.values(), datetime.now(UTC).date()
     before = {attempt.method: attempt for attempt in listed.statuses[content].attempts} \
@@ -257,8 +257,8 @@ def _attempts(
 def _methods(ways: Mapping[str, Sequence[CellResult]], *, is_owner: bool) -> dict[str, list[CellResult]]:
     """Return {name of an attempt: cells}.
 
-    A method with submitted maps is an attempt. All explainers of the package with default options count as one attempt
-    together. Each explainer with other options counts as a separate attempt. The owner's explainers (`is_owner`) do not
+    A method with submitted maps is an attempt. All explainers of the package with default options together count as one
+    attempt. Each explainer with other options counts as a separate attempt. The owner's explainers (`is_owner`) do not
     count.
     """
     methods: dict[str, list[CellResult]] = {}
@@ -283,13 +283,13 @@ def _beyond(cells: Sequence[CellResult]) -> dict[str, str]:
 
 
 def _scored(cells: Sequence[CellResult], cell: CellResult, by: Literal["explainer", "maps"]) -> Recomputed | str:
-    """Return the rounded score of a cell with hidden masks, or the reason why there is none."""
+    """Return the rounded score of a cell, computed with hidden masks, or the reason why there is no score."""
     ours = next(
         (item for item in cells if (item.explainer_id, item.metric_id) == (cell.explainer_id, cell.metric_id)),
         None,
     )
     if ours is None:
-        return f"{cell.explainer_text} has different maps than the submission states"
+        return f"{cell.explainer_text} produces maps that differ from the maps in the submission"
     if (score := hidden_track.rounded(ours)) is None:
         return f"{cell.explainer_text} has no {cell.metric_text} score"
     return Recomputed(samples=ours.n, largest=0, by=by, score=score)
@@ -308,7 +308,7 @@ def _like_masks(
         share = np.mean(values[np.isfinite(values)] > LIKE_MASKS) if np.isfinite(values).any() else 0
         if cell.metric == MATCH and share > MOST_IMAGES:
             many = "most" if is_hidden else f"{share:.0%}"
-            yield cell.explainer, f"maps match the mask almost exactly in {many} of the images"
+            yield cell.explainer, f"the maps match the masks almost exactly for {many} of the images"
 
 
 def _all_the_same(maps: Mapping[str, Mapping[str, np.ndarray]]) -> Iterator[tuple[str, str]]:
@@ -335,11 +335,13 @@ def _dataset(name: Any, result: Result, listed: KnownDataset | None) -> KnownDat
     """Load the dataset of a submission.
 
     Raises:
-        UserError: `name` is not the submission's dataset, or its groups differ from the groups on the board.
+        UserError: `name` is not the submission's dataset, or the groups in `name` differ from the groups on the board.
     """
     dataset = known_dataset(name, result.setting.split)
     if dataset.fingerprint != result.setting.fingerprint:
-        raise UserError(f"{name} is not the dataset of {result.folder}; set --dataset to that dataset")
+        raise UserError(
+            f"{name} is not the dataset of {result.folder}; set --dataset to the dataset of this submission"
+        )
     if listed is not None and listed.samples != dataset.samples:
         raise UserError(
             f"the groups of {name} differ from the groups on the board; set --dataset to the original dataset, or "
@@ -383,7 +385,7 @@ def _ways(
         if metric is None:
             further[cell.cell_id] = "this package does not contain the metric"
         elif metric.declaration.keeps:
-            further[cell.cell_id] = "the metric retrains networks, and a board does not repeat the training"
+            further[cell.cell_id] = "the metric retrains networks, and the board does not retrain them"
         elif (passes := _passes(explainer := known_explainer(cell), metric)) > MOST_PASSES:
             further[cell.cell_id] = (
                 f"the cell needs {passes:,} passes per image, more than the limit of {MOST_PASSES:,}"
@@ -407,9 +409,9 @@ def _passes(explainer: Explainer | None, metric: Metric) -> int:
     """Return an upper bound on a cell's passes per image.
 
     If `explainer` is None, only the metric is counted. A limit is necessary because submitters choose the options:
-    rise:masks=1000000000 would keep the owner's machine busy for years. The options also
-    count, because a metric may not declare its cost: the bound is at least every integer option and the length of every
-    list option.
+    rise:masks=1000000000 would keep the owner's machine busy for years. The bound also depends directly on the options,
+    because a metric need not declare its cost: the bound is at least as large as every integer option and as the length
+    of every list option.
     """
     explain = 1 if explainer is None else explainer.declaration.passes_of(dict(explainer.options), SIDE, SIDE)
     pictures, further_maps = metric.declaration.passes_of(dict(metric.options), SIDE, SIDE)
@@ -433,7 +435,7 @@ def _run(
     With hidden masks (`is_hidden`), there are no submitted scores to compare with, so all samples are scored.
 
     Returns:
-        The run, whose folder is already deleted, and {cell id: parts of the scores}.
+        The run, whose folder has already been deleted, and {cell id: parts of the scores}.
     """
     setting = submission.result.setting
     settings: dict[str, Any] = {
@@ -499,7 +501,7 @@ def target_of(result: Result) -> str:
 
 
 def _marked(name: Any, split: str, chosen: set[str]) -> Dataset:
-    """Add to a dataset a column that marks the chosen samples. The fingerprint does not change."""
+    """Mark the chosen samples in a new column of a dataset. The fingerprint does not change."""
     rows = load_dataset(name, split)
     return rows.add_column(CHOSEN, [image_id in chosen for image_id in sample_ids(rows)])
 
@@ -516,7 +518,7 @@ def _model(model: dict) -> KnownModel:
 
 
 def _wrong_quality(result: Result, computed: Mapping[str, Any]) -> str:
-    """Return a message if the stated accuracy is wrong, else "". It is checked only if all samples were submitted."""
+    """Return a message if the stated accuracy is wrong, else "". Without all samples, the accuracy is not checked."""
     for name in ("accuracy", "top5") if result.dataset.used == result.dataset.samples else ():
         theirs, ours = getattr(result.model, name), computed[name] and Interval(**computed[name])
         if theirs is None or theirs.value is None:
@@ -547,7 +549,7 @@ def _compare(
     Args:
         submission: The submission.
         again: Scores of the run that recomputed the submission.
-        cell: A cell that both contain.
+        cell: A cell of both `submission` and `again`.
         by: Source of the recomputed cell: its explainer or the submitted maps.
         stated_parts: {part: submitted values for the images of `again`}.
         parts: {part: recomputed values}.

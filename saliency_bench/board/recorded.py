@@ -263,14 +263,16 @@ def _by_slot(slots: list[tuple[str, str | None]], rows: _Rows, images: _Submitte
         raise ValueError("the same image_id occurs twice in a cell")
     if len(places) != len(slots) * count:
         raise ValueError(
-            f"the file has {len(places):,} rows for {len(slots):,} scores and parts of scores; each of these must have "
-            f"a row for each of the {count:,} images"
+            f"the file has {len(places):,} rows, but must have a row per image ({count:,}) for each of {len(slots):,} "
+            "scores and parts of scores"
         )
     numbers, number_of_pair = {slot: number for number, slot in enumerate(slots)}, []
     for cell_code, part_code in zip(*np.divmod(pairs, width), strict=True):
         slot = cells[cell_code], parts[part_code - 1] if part_code else None
         if slot not in numbers:
-            raise ValueError(f"the records contain part {slot[1]} of cell {slot[0]}, which is not in {RESULT}")
+            raise ValueError(
+                f"the records contain part {slot[1]} of cell {slot[0]}, but {RESULT} does not contain this part"
+            )
         number_of_pair.append(numbers[slot])
     # The number of rows is correct and no slot occurs twice, so each slot has exactly one row per image.
     values = np.full((len(slots), count), np.nan)
@@ -279,7 +281,7 @@ def _by_slot(slots: list[tuple[str, str | None]], rows: _Rows, images: _Submitte
 
 
 def _count_reasons(outcomes: dict[str, Outcome], rows: _Rows) -> None:
-    """Count the reasons for missing and marked scores in each cell, as in `records.counted_reasons`."""
+    """Count the reasons for missing scores and the remarks on scores in each cell (`records.counted_reasons`)."""
     reasons, scores = rows.texts["reason"], (rows.codes["part"] < 0) & (rows.codes["reason"] >= 0)
     cells = rows.codes["cell_id"][scores].astype(np.int64) * 2 + np.isfinite(rows.values[scores])
     of_cells, times = np.unique(cells * max(len(reasons), 1) + rows.codes["reason"][scores], return_counts=True)

@@ -1,4 +1,4 @@
-"""Review the pull request of a submission: author, changed files, and validity of the submissions.
+"""Review the pull request of a submission: check its author, the changed files, and the added submissions.
 
 No content of a pull request is executed. Only files of submissions are downloaded, after checking their sizes.
 """
@@ -77,7 +77,7 @@ class ReviewVerdict:
 def review(repo: str, number: int, api: HfApi | None = None) -> ReviewVerdict:
     """Review a pull request to a results repository.
 
-    A pull request may be merged if its author is the submitter, it only adds files of submissions, and each submission
+    A pull request may be merged if its author is the submitter, it adds only files of submissions, and each submission
     is valid.
 
     Raises:
@@ -270,7 +270,7 @@ def _other_maps(result: Result, files: dict[str, RepoFile]) -> list[str]:
 
 
 def _notes(submission: CheckedSubmission, owners: Known, repo: str, api: HfApi) -> list[str]:
-    """Return notes on cells that contradict or repeat the board, and on data that cannot be compared."""
+    """Return notes on cells that contradict the board or are already on it, and on data that cannot be compared."""
     setting = submission.result.setting
     lines = []
     if (setting.fingerprint, setting.split) not in owners.datasets:

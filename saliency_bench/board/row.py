@@ -15,7 +15,8 @@ class Row:
         cell: Numbers derived from the records, and the properties of explainer and metric in the package.
         result: Result of the first submission: submitter, settings, provenance, note, link. Only the settings are
             checked.
-        question: Hash of everything except the explainer. Rows with the same hash can be compared.
+        question: Hash of everything that determines the scores, except the explainer. Rows with the same hash can be
+            compared.
         status: "run by the board": the owner of the board ran the explainer on images drawn at random. "scored by the
             board": the owner computed all scores from submitted maps, whose origin is unknown. "scored by the board,
             hidden masks": the owner computed and rounded all scores, because the submission contains none. "checked":

@@ -83,8 +83,8 @@ class BoardSource:
     def may_be_board(self) -> bool:
         """Return whether a location without results could be a new board.
 
-        This is true for a repository that contains the schema of results, or no files of its own, and never for a
-        folder.
+        This is true for a repository that contains the schema of results or has no files of its own. It is never true
+        for a folder.
         """
         if isinstance(self.location, Path):
             return False
@@ -105,7 +105,7 @@ class BoardSource:
         return self.root(shards) / folder
 
     def beside(self, result: Result) -> Iterator[CheckedSubmission]:
-        """Yield the valid submissions for the dataset and model of a result. Both are matched by hash."""
+        """Yield the valid submissions with the same dataset hash and the same model hash as a result."""
         owners, _ = self.known()
         root, folders = self.folders(f"*-{result.dataset.fingerprint[:8]}/*-{result.model.digest[:8]}")
         for folder in folders:
@@ -187,6 +187,8 @@ def _check_samples(submission: CheckedSubmission, owners: Known) -> None:
         if image_id not in published:
             raise UserError(f"{where}: image_id {image_id} is not in {dataset.id}")
         if published[image_id] != group:
-            raise UserError(f"{where}: group of image {image_id} is {published[image_id]} in {dataset.id}, not {group}")
+            raise UserError(
+                f"{where}: the group of image {image_id} is {published[image_id]} in {dataset.id}, not {group}"
+            )
     if submission.result.dataset.samples != len(published):
         raise UserError(f"{submission.result.folder}/{RESULT}: dataset.samples must be {len(published)}")

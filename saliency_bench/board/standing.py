@@ -2,8 +2,8 @@
 
 Rows are comparable ("for the same question") if everything that determines their scores, except the explainer, is the
 same: dataset, model, target, seed and metric. Official ranks compare rows whose explainers the board has run. The rank
-"if true" of another row is the rank among the official rows, assuming that all rows of its submitter are true.
-Submissions of other people change neither rank.
+"if true" of another row is the rank among the official rows, assuming that the scores in all rows of its submitter are
+true. Other submitters' rows change neither rank unless the board has run their explainers.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -171,7 +171,7 @@ def _against(signs: Signs, baselines: Mapping[str, str]) -> Callable[[BoardEntry
 def _standings(
     official: Sequence[BoardEntry], others: Sequence[Sequence[BoardEntry]], seed: int
 ) -> Iterator[tuple[Signs, Mapping[str, Standing]]]:
-    """Yield (signs of the tested pairs, {key: rank}) for the official rows, then with each submitter's rows added."""
+    """Yield (signs of the tested pairs, {key: rank}) for the official rows alone, then with each submitter's rows."""
     if not official:  # the first row of each submitter then provides the range of scores
         yield {}, {}
         for theirs in others:

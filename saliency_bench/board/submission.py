@@ -103,7 +103,7 @@ class Submission:
 
 
 def of_run(folder: str | Path, submitter: str, note: str = "", link: str = "") -> Submission:
-    """Create a submission from a finished run. It does not contain paths of local folders (`read.public_names`).
+    """Create a submission from a finished run. Paths of local folders are not included (`read.public_names`).
 
     Raises:
         UserError: The folder contains no finished run, or its files contradict each other.

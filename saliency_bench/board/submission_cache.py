@@ -1,7 +1,7 @@
 """Cache for reading a board: checked submissions, and the ranks of comparable rows.
 
 The name of a file is a hash of everything that determines its content, including the package's code, so files are never
-out of date. An unreadable file is recomputed.
+out of date. If a file is unreadable, its content is recomputed.
 """
 
 import json
@@ -55,7 +55,7 @@ def read_cached(content: str, folder: Path) -> CheckedSubmission:
 
 
 def _keep(path: Path, content: bytes) -> None:
-    """Write a file without fsync, because a lost file can be recomputed."""
+    """Write a file without fsync, because its content can be recomputed."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{get_ident()}.tmp")
     with suppress(OSError):  # the disk is full or read-only
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -97,7 +97,7 @@ def pack(submission: CheckedSubmission, **arrays: Any) -> bytes:
 
 
 def unpack(packed: bytes) -> CheckedSubmission:
-    """Deserialise a submission from `pack`. For damaged bytes, the decoder's errors are raised."""
+    """Deserialise a submission from `pack`. If the bytes are damaged, the decoder's error is raised."""
     # numpy parses array headers with `ast`, which occasionally fails with several threads in Python 3.11.
     with PARSING, np.load(BytesIO(packed), allow_pickle=False) as arrays:
         result, cells, images = (arrays[name].tobytes() for name in ("result", "cells", "images"))

@@ -51,11 +51,11 @@ SEVERAL_LINES = ("note", "command")
 
 
 def _link(text: str) -> str:
-    """Return a URL unchanged. Raise ValueError if a reader could mistake where it leads."""
+    """Return a URL unchanged. Raise ValueError if readers could misjudge where it leads."""
     parts = urlsplit(text)
     is_plain = text.isascii() and text.isprintable() and not set(text) & set(" <>\"'`\\")
     if text and not (is_plain and parts.scheme == "https" and parts.hostname and "@" not in parts.netloc):
-        raise ValueError("must be an https URL in ASCII, without a user name, such as https://example.org/code")
+        raise ValueError("must be an https URL in ASCII and without a user name, for example https://example.org/code")
     return text
 
 
@@ -168,7 +168,7 @@ class Result(StrictModel):
         ran: Day on which the run started, according to the submitter's machine.
         submitted: Day of the submission, according to the submitter's machine.
         seconds: {`explainer_id`: run time in seconds}. If a run was resumed, only its last call counts.
-        peak_memory: Peak memory in bytes during that start: GPU memory if there is a GPU, otherwise memory of the
+        peak_memory: Peak memory in bytes during that call: GPU memory if there is a GPU, otherwise memory of the
             process.
         target: Description of what the maps explain.
         setting: Everything that determines the scores, except explainer and metric.
@@ -213,7 +213,7 @@ class Result(StrictModel):
             _check_labels(cell, index)
             if cell.cell_id not in ids_under(cell, ids):
                 expected = next(ids_under(cell, ids))
-                raise ValueError(f"cells.{index}.cell_id is {cell.cell_id}, but the settings give {expected}")
+                raise ValueError(f"cells.{index}.cell_id is {cell.cell_id}, but must be {expected} for these settings")
             if cell.n > self.dataset.used:
                 raise ValueError(f"cells.{index}.n is {cell.n}, but dataset.used is {self.dataset.used}")
         if self.dataset.used > self.dataset.samples or self.model.accuracy.n > self.dataset.samples:
@@ -241,7 +241,7 @@ class Result(StrictModel):
         return f"{self.group}/{self.submitter}-{hash_of(content)}"
 
     def only(self, cells: set[str]) -> "Result":
-        """Return the result with only the cells with these ids."""
+        """Return a copy of the result that contains only the cells with these ids."""
         return self.model_copy(update={"cells": [cell for cell in self.cells if cell.cell_id in cells]})
 
 
@@ -290,7 +290,7 @@ def validated(text: str, path: Path) -> Result:
 
 
 def check_texts(content: object, place: str = "") -> None:
-    """Check that all strings in JSON are printable, without cursor escapes or marks that reverse the text direction.
+    """Check that all strings in JSON are printable: no terminal escapes, and no marks that reverse the text direction.
 
     Args:
         content: Parsed JSON.

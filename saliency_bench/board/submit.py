@@ -112,7 +112,7 @@ class SubmissionPlan:
         """Describe the plan.
 
         Args:
-            several: Whether the pull request contains other runs that were already described.
+            several: Whether the pull request contains other runs that have already been described.
         """
         lines: list[str] = []
         if self.known:
@@ -280,7 +280,7 @@ def runs_in(folder: Path) -> tuple[list[Path], list[Path]]:
     runs = sorted(path for path in (folder / "runs").iterdir() if path.is_dir())
     finished = [path for path in runs if (path / "summary.json").is_file()]
     if not finished:
-        raise UserError(f"{folder} contains no finished run; start the suite again")
+        raise UserError(f"{folder} contains no finished run; run the suite again")
     return finished, [path for path in runs if path not in finished]
 
 
@@ -332,7 +332,7 @@ def plan(
         note: Short note for readers.
         link: URL (https) of the code or paper.
         with_maps: Whether to publish the maps that `score_maps` has written into the folder.
-        dry_run: Whether to compare only, which needs neither login nor connection.
+        dry_run: Whether only to compare. This requires neither a login nor a connection.
         api: API of the account that submits, by default the account that is logged in.
         read: Function that creates the submission. Use `of_upload` for untrusted runs.
 
@@ -351,7 +351,10 @@ def plan(
     except UserError as error:
         if not (dry_run and failures.is_network_error(error)):
             raise
-        rights = client.Rights(None, "not compared with the board, rights not checked: the Hub cannot be reached")
+        rights = client.Rights(
+            None,
+            "the Hub cannot be reached, so the run was not compared with the board and your rights were not checked",
+        )
         proposed = SubmissionPlan(
             repo, private, False, False, rights, submission, submission.result.cells, [], [], maps, api=api
         )
@@ -432,7 +435,8 @@ def _rights(account: client.Account | None, repo: str, info: DatasetInfo | None)
             return client.Rights(False, refusal)
         yours = " or ".join(name for name in account.roles if account.refusal(f"{name}/results") is None)
         return client.Rights(
-            False, f"cannot submit to {repo}: it does not exist, or is private; check --namespace (yours: {yours})"
+            False,
+            f"cannot submit to {repo}: it does not exist, or is private; check --namespace (your namespaces: {yours})",
         )
     return client.Rights(True, f"{account.name} may submit")
 

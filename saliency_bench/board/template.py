@@ -65,7 +65,8 @@ class Template(StrictModel):
     """The content of `template.json`.
 
     Attributes:
-        spec: Settings of the later run, without explainers and metrics. Files and folders are full paths.
+        spec: Settings of the run that will score the maps, without explainers and metrics. Files and folders are full
+            paths.
         identity: Identity of dataset, model and target, so that maps are never scored on other data.
         size: Size (H, W) of the prepared frame.
     """
@@ -104,13 +105,16 @@ def template(
             same size, or a setting is a Python object, which a template cannot store.
     """
     if images not in (None, *IMAGES):
-        raise UserError(f"images must be png or npy; got '{images}'")
+        raise UserError(f"images must be 'png' or 'npy'; got '{images}'")
     if extra := set(settings) & set(NOT_YET):
-        raise UserError(f"a template has no {extra.pop()}; remove this setting")
+        raise UserError(f"a template cannot store the setting {extra.pop()}; remove it")
     required = {"dataset": dataset, "model": model, "out": out}
     spec, objects = describe({**required, **settings, "explainers": [], "metrics": []})
     if objects:
-        raise UserError(f"a template can store only names and files; got {', '.join(map(str, objects))}")
+        raise UserError(
+            f"a template can store only names and files, not Python objects "
+            f"({', '.join(map(str, objects))}); pass names or files instead"
+        )
     folder = Path(spec.out)
     check_settings(dict(spec))
     check_empty(folder)

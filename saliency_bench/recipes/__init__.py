@@ -1,1 +1,1 @@
-"""Recipes that build on runs: suites for the papers' tables, choosing an explainer, and checks. They add no metrics."""
+"""Recipes that build on runs and add no metrics: suites for the papers' tables, choosing an explainer, and checks."""

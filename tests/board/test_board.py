@@ -347,8 +347,8 @@ def replaced(table, name, values):
     (lambda t: replaced(t, "reason", ["\x1b[31mred", *[None] * 119]), "column reason contains a string that cannot be"),
     (lambda t: replaced(t, "value", [None, *t["value"].to_pylist()[1:]]), "or null with a reason"),
     (lambda t: replaced(t, "explainer_options", ["{}"] * 60 + ['{"a": 1}'] * 60), "explainer_options of cell"),
-    (lambda t: t.slice(0, 61), "has 61 rows for 2 scores"),
-    (lambda t: t.slice(0, 60), "each of these must have a row for each of the "),
+    (lambda t: t.slice(0, 61), "has 61 rows, but must have a row per image"),
+    (lambda t: t.slice(0, 60), "but must have a row per image (60) for each of "),
 ])  # fmt: skip
 def test_forged_records_refuse_only_their_submission(tmp_path, edit, words):
     know(tmp_path)
@@ -369,7 +369,7 @@ def test_score_must_equal_mean_of_its_parts(tmp_path):
     first = np.flatnonzero(~is_part)[:2]
     values[first] = values[first] + [0.1, -0.1]  # the mean does not change
     pq.write_table(replaced(table, "value", values), folder / "records.parquet")
-    assert "but its parts give" in sb.load_results(tmp_path).refused[0].line
+    assert "but the score derived from its parts is" in sb.load_results(tmp_path).refused[0].line
     name = next(iter(parts))
     parts[name][0] = -0.01  # below the range, but the mean of the parts is inside
     write(tmp_path / "range", {"gradcam saliency_consistency": parts})

@@ -173,7 +173,7 @@ def test_address_keeps_only_valid_parts(page):
 def test_open_row_shows_provenance_command_and_samples(page, archive):
     key = key_of(archive, "gradcam", "saliency_miou")
     said = " ".join(Outline(page.show(f"row={key}")["body"]).said)
-    for words in ("saliency-bench run", "a note", "8 of 60 samples computed by the board", "Most disputed",
+    for words in ("saliency-bench run", "a note", "the board computed the scores of 8 of 60 samples", "Most disputed",
                   "beats centre, edges, random", "2 passes, 0.02 s per image on cpu", "accuracy 0.900"):  # fmt: skip
         assert words in said, words
 

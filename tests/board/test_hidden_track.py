@@ -135,7 +135,7 @@ def test_hidden_track_from_publication_to_ranks(here, own_data, resnet, tmp_path
     third = sent({name: 2 * values for name, values in maps_like(rows).items()}, "taken", FOUNDER)
     status, _ = vouch(BOARD, third, **given)
     assert status.suspicions == {
-        "taken": [f"the maps are equal to the maps of mine by visitor, scored on {date.today()}"]
+        "taken": [f"the maps are identical to the maps of mine by visitor, scored on {date.today()}"]
     }
 
     # Masks that others may have are not used for scores, and public datasets cannot become hidden.
@@ -397,8 +397,10 @@ def test_attempts_are_counted_per_account_and_dataset():
 def test_missing_or_foreign_maps_are_not_scored():
     maps = dict.fromkeys(["a", "b"], np.zeros((2, 2)))
     assert hidden.problem_of("mine", maps, ["a", "b"]) is None
-    assert hidden.problem_of("mine", maps, ["a", "b", "c"]).startswith("mine has no map of 1 image, such as c")
-    assert hidden.problem_of("mine", maps, ["a"]) == ("mine has maps of 1 image that are not in the dataset, such as b")
+    assert hidden.problem_of("mine", maps, ["a", "b", "c"]).startswith("mine has no map for 1 image, such as c")
+    assert hidden.problem_of("mine", maps, ["a"]) == (
+        "mine has maps for 1 image that are not in the dataset, such as b"
+    )
 
 
 def test_scaled_and_shifted_maps_are_recognised():
@@ -410,7 +412,9 @@ def test_scaled_and_shifted_maps_are_recognised():
     assert hidden.sketch_of({"a": np.zeros((2, 2))}) == hidden.sketch_of({"a": np.ones((2, 2))})
     attempt = attempts(date(2026, 11, 25), submitter="eve")[0]
     before = SimpleNamespace(attempts=attempts(date(2026, 11, 20)))
-    assert hidden.copies_of(attempt, [before]) == ["the maps are equal to the maps of m by ada, scored on 2026-11-20"]
+    assert hidden.copies_of(attempt, [before]) == [
+        "the maps are identical to the maps of m by ada, scored on 2026-11-20"
+    ]
     assert hidden.copies_of(attempts(date(2026, 11, 25))[0], [before]) == []
 
 
@@ -427,7 +431,7 @@ def test_nearly_equal_maps_are_marked_as_copies():
     def mixed(noise):
         return {name: values + noise * draw.normal(size=values.shape) for name, values in maps.items()}
 
-    assert lines(mixed(0.3)) == ["the maps are nearly equal to the maps of m by ada, scored on 2026-11-20"]
+    assert lines(mixed(0.3)) == ["the maps are nearly identical to the maps of m by ada, scored on 2026-11-20"]
     assert lines({name: np.sign(values) * abs(values) ** 1.1 for name, values in maps.items()}) != []
     sides = {name: values > (values.min() + values.max()) / 2 for name, values in maps.items()}
     noise = {name: draw.random(values.shape) for name, values in maps.items()}
@@ -523,7 +527,7 @@ def test_methods_beyond_the_limit_wait_with_a_reason(tmp_path):
     assert done[0].maps == hidden.sketch_of(maps["mine"])
     del maps["mine"][IDS[0]]
     ways = {"maps with hidden masks": handed_in.cells}
-    assert _attempts(handed_in, ways, maps, Known(), "c" * 64, {})[1].startswith("mine has no map of 1 image")
+    assert _attempts(handed_in, ways, maps, Known(), "c" * 64, {})[1].startswith("mine has no map for 1 image")
 
 
 def test_package_explainers_count_as_attempts(monkeypatch):

@@ -460,7 +460,7 @@ def test_suspicious_maps_are_reported():
     cells = [SimpleNamespace(cell_id=name, metric="saliency_miou", explainer=name) for name in ("masks", "maps")]
     values = {"masks": np.array([1, 0.99, 0.96, 0.2, np.nan]), "maps": np.array([1, 0.9, 0.3, 0.2, 0.1])}
     (line,) = recompute_module._like_masks(cells, CellScores([], [], values))
-    assert line == ("masks", "maps match the mask almost exactly in 75% of the images")
+    assert line == ("masks", "the maps match the masks almost exactly for 75% of the images")
     some = np.random.default_rng(0).random((4, 8, 8)).astype(np.float32)
     maps = {"mine": dict(enumerate(some)), "prior": dict(enumerate([some[0]] * 3 + [some[1]]))}
     assert list(recompute_module._all_the_same(maps)) == [("prior", "75% of the images have exactly the same map")]
@@ -539,7 +539,8 @@ def test_repository_without_results_gives_one_line(words, here, capsys):
     assert main([*words, "--results", "saliency-bench/pets"]) == 2
     shown = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("No files matched")]
     assert shown == [
-        "saliency-bench: error: saliency-bench/pets contains no results (DATASET/MODEL/SUBMITTER/result.json)"
+        "saliency-bench: error: saliency-bench/pets contains no results; specify a folder or repository with files "
+        "DATASET/MODEL/SUBMITTER/result.json"
     ]
 
 

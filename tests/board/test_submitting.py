@@ -205,7 +205,7 @@ def test_local_board_from_submission_to_recomputing(run, shapes, resnet, tmp_pat
     assert not (tmp_path / "board").exists()
     told = said(capsys, line)
     assert "create the board board" in told
-    assert "show the board: saliency-bench leaderboard --results board" in told
+    assert "to show the board, run `saliency-bench leaderboard --results board`" in told
     files = {path: path.read_bytes() for path in tmp_path.rglob("board/**/*") if path.is_file()}
     assert "2 cells are already in board with the same values, so they are not sent" in said(capsys, line)
     assert {path: path.read_bytes() for path in tmp_path.rglob("board/**/*") if path.is_file()} == files
@@ -296,7 +296,7 @@ def test_missing_rights_give_one_line(hub, here, run, capsys, monkeypatch):
     assert "401" in error
     assert "hf_ThisIsNoToken" not in error
     here(VISITOR)
-    assert "does not exist, or is private; check --namespace (yours: visitor)" in one_line(capsys, run)
+    assert "does not exist, or is private; check --namespace (your namespaces: visitor)" in one_line(capsys, run)
     here(FOUNDER)
     sb.submit(run)
     here(READER)  # a read-only token
@@ -380,7 +380,10 @@ def test_submit_without_network_gives_one_line(here, run, capsys, monkeypatch, h
     for user in (FOUNDER, None):
         here(user)
         shown = said(capsys, ["submit", str(run), "--dry-run"])
-        assert "  not compared with the board, rights not checked: the Hub cannot be reached\n" in shown
+        assert (
+            "  the Hub cannot be reached, so the run was not compared with the board and your rights were not checked\n"
+            in shown
+        )
         assert "random by saliency_miou: 0." in shown
 
 
@@ -426,7 +429,7 @@ for attempt in range(3):
 def test_rights_follow_from_the_account():
     fine = Account("fine", {"fine": "admin", "team": "write"}, False, frozenset({"team"}))
     assert _rights(fine, "Fine/results", None).line.endswith(" Fine")
-    assert _rights(fine, "other/results", None).line.endswith("check --namespace (yours: team)")
+    assert _rights(fine, "other/results", None).line.endswith("check --namespace (your namespaces: team)")
     assert _rights(fine, "team/results", None).may
 
 
@@ -455,7 +458,7 @@ def test_runs_of_a_suite_are_one_pull_request(here, hub, run, shapes, resnet, tm
     assert len(hub.repo("datasets", BOARD).discussions) == 1
     shutil.rmtree(runs)
     runs.mkdir()
-    assert "contains no finished run; start the suite again" in said(capsys, line, 2)
+    assert "contains no finished run; run the suite again" in said(capsys, line, 2)
 
 
 @pytest.mark.parametrize(("name", "value", "words"), [

@@ -329,7 +329,14 @@ def test_invalid_maps_arguments_are_rejected_before_loading(entries, words, caps
 
 def test_maps_need_name_and_metric_without_further_maps(run, maps, shapes, resnet, tmp_path):
     refused("saliency_max_sensitivity needs more maps", run, {"mine": maps}, metrics=["saliency_max_sensitivity"])
-    refused("a template has no maps", sb.template, str(shapes), str(resnet), tmp_path / "t", maps={"mine": maps})
+    refused(
+        "a template cannot store the setting maps",
+        sb.template,
+        str(shapes),
+        str(resnet),
+        tmp_path / "t",
+        maps={"mine": maps},
+    )
     for given in (maps, [maps], 5):
         refused(r"maps must be a dict \{name: folder, file or array\}", run, given)
 

@@ -95,7 +95,7 @@ def test_suite_table_reports_unsuitable_explainer(shapes, tmp_path, monkeypatch,
     assert "not on this machine" not in plan
     assert main(["suite", "mine.yaml", "--out", "made", "--limit", "4"]) == 0
     table = (tmp_path / "made/tables/main.md").read_text()
-    assert "1 of 3 numbers are missing: the explainer does not fit the network." in table
+    assert "1 of 3 numbers are missing: the explainer does not support the network." in table
     assert main(["submit", "made", "--to", "board", "--by", "ada"]) == 0
     assert re.search(r"left out: gae \([^()]*attention[^()]*\)$", capsys.readouterr().out, re.MULTILINE)
     assert main(["review", "board"]) == 0

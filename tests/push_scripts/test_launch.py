@@ -79,7 +79,9 @@ def test_dry_run_lists_everything_and_changes_nothing(line, here, built, capsys,
                           shown, re.MULTILINE)  # fmt: skip
         assert found, (name, shown)
     assert re.search(r"^in all: 4 repositories, 4 of them new, [\d.]+ kB to send$", shown, re.MULTILINE)
-    assert "rows of  pet-xai with resnet-18-pet-xai: random, gradcam on saliency_miou for 13 samples; run to" in shown
+    assert (
+        "rows of  pet-xai with resnet-18-pet-xai: random, gradcam on saliency_miou for 13 samples; run still" in shown
+    )
     assert all(title in shown for title in STEPS)
     assert shown.endswith("dry run: nothing was sent\n")
     assert here.store.repos == {}
@@ -106,8 +108,8 @@ def test_user_datasets_are_left_out_by_name(line, built, tmp_path, capsys):
     assert line("--only", "pet-xai", "--dry-run", "--json", data=data) == 0
     shown = capsys.readouterr()
     assert shown.err == (
-        f"saliency-bench: left out: {data}/mine contains your own data, which have no name on the Hub yet: "
-        f"saliency-bench push dataset '{data}/mine' --name NAME --namespace saliency-bench\n"
+        f"saliency-bench: left out: {data}/mine contains your own data, which have no name on the Hub yet; run "
+        f"`saliency-bench push dataset '{data}/mine' --name NAME --namespace saliency-bench`\n"
     )
     assert [item["repo"] for item in json.loads(shown.out)["repositories"]] == [f"{OWNER}/pet-xai", REPO]
     shutil.rmtree(data / "pet-xai")

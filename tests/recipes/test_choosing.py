@@ -450,7 +450,7 @@ def test_interrupted_choice_resumes_to_same_result(tmp_path):
 def test_choose_rejects_several_processes(monkeypatch, tmp_path):
     monkeypatch.setattr("saliency_bench.recipes.choosing.choose.accelerator_on",
                         lambda device: SimpleNamespace(num_processes=2))  # fmt: skip
-    with pytest.raises(UserError, match="choose runs in one process"):
+    with pytest.raises(UserError, match="`choose` runs in a single process"):
         sb.choose(dataset="shapes-xai", model="torchvision:resnet18", out=tmp_path / "choice")
     assert not list(tmp_path.iterdir())
 

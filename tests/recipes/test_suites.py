@@ -356,10 +356,10 @@ def test_invalid_selection_is_rejected(file, tmp_path, conditions, said):
     ({"runs": ["al"]}, "did you mean all"), ({"runs": "all"}, "tables.scores.runs: must be a list"),
     ({"rows": ["dataset"]}, "the runs have 2 different values of model; add that axis to rows, columns or over"),
     ({"runs": []}, "tables.scores.runs: is empty"), ({"rows": ["dataset", "explainer"]}, "once"),
-    ({"rows": ["datasets"]}, "tables.scores.rows.0"), ({"columns": ["explainer"]}, "axis value"),
-    ({"variants": {"a": {"t": 1}}}, "variants and the axis variant"),
+    ({"rows": ["datasets"]}, "tables.scores.rows.0"), ({"columns": ["explainer"]}, "axis `value`"),
+    ({"variants": {"a": {"t": 1}}}, "`variants` and the axis `variant`"),
     ({"title": None}, "tables.scores.title: is missing"),
-    ({"values": {"a": {"metric": "saliency_miou", "accuracy": "top1"}}}, "exactly one key: metric"),
+    ({"values": {"a": {"metric": "saliency_miou", "accuracy": "top1"}}}, "exactly one of the keys `metric`"),
 ])  # fmt: skip
 def test_invalid_keys_and_values_are_rejected_by_location(tmp_path, keys, said):
     path = changed(tmp_path / "own.yaml", tables={"scores": keys})

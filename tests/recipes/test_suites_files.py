@@ -224,7 +224,7 @@ def test_value_of_unknown_run_is_rejected(tmp_path):
 
 def test_transform_requires_accuracy():
     assert schema.Value(accuracy="top1", transform="left").transform == "left"
-    with pytest.raises(ValueError, match="transform requires the key accuracy"):
+    with pytest.raises(ValueError, match="`transform` requires the key `accuracy`"):
         schema.Value(metric="saliency_miou", transform="left")
 
 

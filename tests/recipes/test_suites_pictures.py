@@ -188,7 +188,7 @@ def test_partner_region_or_its_inverse_is_pasted():
 
 @pytest.mark.parametrize(
     ("keys", "words"),
-    [({"rows": ["image", "view"], "columns": ["view"]}, "only once"), ({"rows": ["explainer"]}, "axis view"),
+    [({"rows": ["image", "view"], "columns": ["view"]}, "only once"), ({"rows": ["explainer"]}, "axis `view`"),
      ({"values": {"a": {"accuracy": "top1"}}}, "score of a metric")],
 )  # fmt: skip
 def test_invalid_picture_axes_are_rejected(keys, words):

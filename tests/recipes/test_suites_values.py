@@ -205,7 +205,7 @@ def test_simulated_people_judge_every_image_ten_times(run):
 
 @pytest.mark.parametrize("keys", [{"metric": "saliency_kae", "exposure": "0.1"}, {"crowd": True, "count": "image"}])
 def test_crowd_options_require_crowd(keys):
-    with pytest.raises(ValueError, match=r"require the key crowd|used together"):
+    with pytest.raises(ValueError, match=r"require the key `crowd`|used together"):
         Value(**keys)
 
 

@@ -149,8 +149,8 @@ def test_assess_runs_from_serve_to_table(done, tmp_path, capsys):
 
 @pytest.mark.parametrize("command", ["peekaboom", "assess"])
 @pytest.mark.parametrize(("words", "line"), [
-    (["serve", "--store", "x.db"], "serve needs RUN"),
-    (["results", "runs/first", "--store", "x.db"], "reads only the store"),
+    (["serve", "--store", "x.db"], "`serve` needs RUN"),
+    (["results", "runs/first", "--store", "x.db"], "`results` reads only the store"),
     (["results", "--store", "none.db"], "there is no store"),
     (["export", "--store", "none.db"], "needs --out"),
 ])  # fmt: skip

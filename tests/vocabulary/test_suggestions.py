@@ -61,8 +61,8 @@ def test_unrelated_name_gets_list_of_known_names():
 
 
 @pytest.mark.parametrize(("line", "message"), [
-    ("build ./pictures --out x", "your own images use: saliency-bench build folder --images ./pictures --out NEW"),
-    ("build pictures --out x", "your own images use: saliency-bench build folder --images pictures --out NEW"),
+    ("build ./pictures --out x", "your own images, run `saliency-bench build folder --images ./pictures --out NEW`"),
+    ("build pictures --out x", "your own images, run `saliency-bench build folder --images pictures --out NEW`"),
     ("build a/b.json --out x", "saliency-bench build coco-json --json a/b.json --images DIR --out NEW"),
     ("build a/b.yaml --out x", "build yolo --names a/b.yaml --images DIR --labels DIR --out NEW"),
     ("run --dataset folder --model m --out x", "first run `saliency-bench build folder --images DIR --out NEW`"),

@@ -56,7 +56,7 @@ class Archive:
 
         Args:
             location: Location of the results, as for `load_results`.
-            data: Folders of datasets whose images are displayed under maps.
+            data: Folders of datasets whose images are displayed under the maps.
 
         Raises:
             UserError: The board cannot be loaded by `load_results`.

@@ -36,7 +36,7 @@ class Dot:
         across: Ends of the horizontal interval.
         up: Ends of the vertical interval.
         on_front: Whether the dot is on the Pareto front.
-        official: Whether each value of the dot was run by the board or scored with hidden masks.
+        official: Whether, for each value of the dot, the board ran the explainer or scored its maps with hidden masks.
         title: Text for tooltips and screen readers.
         label: (x, y, anchor) of the name.
         is_named: Whether there is space for the name.
@@ -112,7 +112,7 @@ class Axis:
         return round(self.start + share * (self.stop - self.start), 1)
 
     def ticks(self) -> list[tuple[float, str]]:
-        """Return (position, text) of each tick at round numbers.
+        """Return (position, text) of each tick. The ticks are at round numbers.
 
         On a logarithmic axis, the ticks are at powers of ten if the axis includes at least two of them.
         """
@@ -158,7 +158,7 @@ def scenes(rows: Iterable[ShownRow]) -> list[tuple[str, str]]:
 
 
 def metrics_of(rows: Iterable[ShownRow], family: str = "") -> list[str]:
-    """Return the names of the metrics of rows with values. If `family` is set, return only metrics of this family."""
+    """Return the names of the metrics that have values. If `family` is set, return only metrics of this family."""
     return sorted({row.metric for row in rows if row.value is not None and family in ("", row.family)})
 
 
@@ -240,7 +240,7 @@ def cost(rows: Sequence[ShownRow], y: str, kind: str) -> Plot | None:
 
 
 def labelled(dots: Sequence[Dot]) -> list[Dot]:
-    """Place a name next to each dot such that names cover as little as possible of other names and dots."""
+    """Place a name next to each dot so that names overlap other names and dots as little as possible."""
     taken = [(dot.x - 6, dot.y - 6, dot.x + 6, dot.y + 6) for dot in dots]
     placed = []
     for dot in dots:
@@ -267,7 +267,7 @@ def _overlap(first: Box, second: Box) -> float:
 
 
 def pairs(points: Sequence[tuple[float, float]], x: str, y: str) -> Plot | None:
-    """Plot `points`, the scores (x, y) of two rows for each sample, on equal axes, or return None if there are none."""
+    """Plot `points`, the scores (x, y) of two rows for each sample, on axes with the same range, or return None."""
     if not len(points):
         return None
     values = [float(value) for point in points for value in point]
@@ -279,7 +279,7 @@ def pairs(points: Sequence[tuple[float, float]], x: str, y: str) -> Plot | None:
 
 
 def fewer(rows: Sequence[ShownRow]) -> tuple[list[ShownRow], int]:
-    """Limit rows to `MOST` explainers. Rows with a better status and baselines are kept first.
+    """Limit rows to `MOST` explainers. Baselines, and rows with a better status, are preferred.
 
     Returns:
         (rows, number of explainers that were removed).

@@ -37,7 +37,7 @@ class ComparedSample:
 
 
 def samples_of(archive: Archive, key: str) -> dict[str, list[ComparedSample]]:
-    """Return {"best", "worst", "most disputed": samples} of a row, or {} without scores per sample.
+    """Return {"best", "worst", "most disputed": samples} of a row, or {} if samples have no scores.
 
     The most disputed samples have the largest spread of scores among comparable rows.
     """

@@ -3,7 +3,7 @@
 The file can be part of the board, where submissions cannot change it. `saliency-bench launch` writes it to the board.
 The file contains `name`, the name of the core, and a list `datasets`, whose items have these entries:
 
-    dataset, split, fingerprint   name and hash of the dataset; null if not published yet, which excludes the dataset
+    dataset, split, fingerprint   name and hash of the dataset; null if not published yet (the dataset is then excluded)
     model, digest                 name of the classifier and hash of its weights; null if not published yet
     families                      families of metrics that the dataset is used for
 """

@@ -1,4 +1,4 @@
-"""A board that is reloaded when its repository changes. Until then, the page displays the previous state."""
+"""A board that is reloaded when its repository changes. During the reload, the page displays the previous state."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +25,7 @@ class Live:
         default: Core for a board without a core.
 
     Raises:
-        UserError: The board cannot be read at the start.
+        UserError: The board cannot be loaded for the first time.
     """
 
     def __init__(

@@ -2,9 +2,9 @@
 
     score     S = (1 / D) sum_d s m_d     m_d: mean of (explainer - random) on common samples; s = 1 if higher is
                                           better, else -1, so that a higher S is always better
-    interval  S +- t sqrt(sum_d se_d^2) / D,  "for these datasets", widened for rare failures like intervals of
-              differences; t for the smallest degrees of freedom of any dataset; with six or more datasets, also
-              Student's t interval over the D means, "for new datasets"
+    interval  S +- t sqrt(sum_d se_d^2) / D,  "for these datasets", widened for rare failures in the same way as
+              intervals of differences. t has the smallest degrees of freedom among the datasets. With six or more
+              datasets, there is also Student's t interval over the D means, "for new datasets"
     ranks     sets, from the paired test of `read.statistics.paired_test` over all pairs, with cluster sums weighted by
               1 / (D n_d); n_d: number of samples of d on which `random` has a score. A difference must also remain
               significant if rare failures are taken into account
@@ -72,7 +72,7 @@ class Overall:
         value: S, or None if a dataset is missing.
         low: Lower end of the interval for these datasets.
         high: Upper end of the interval for these datasets.
-        new: Interval for new datasets, or None with fewer than `NEW_FROM` datasets.
+        new: Interval for new datasets, or None if there are fewer than `NEW_FROM` datasets.
         by_dataset: {dataset: s m_d} for the datasets with scores.
         rank: Rank set, or None.
         unranked: Reason why there is no rank, or "".
@@ -92,7 +92,7 @@ class Overall:
 
     @property
     def best(self) -> bool:
-        """Return whether the explainer is best. The result is False if no explainers differ significantly."""
+        """Return whether the explainer is in the best set. If no two explainers differ significantly, none is."""
         return not self.baseline and is_best(self.rank, 1.0, self.beats_baselines)
 
 

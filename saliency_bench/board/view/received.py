@@ -69,7 +69,9 @@ def _unfold(archive: str, folder: str, with_maps: bool) -> bytes:
             if with_maps:
                 _unfold_maps(packed, place, Path(folder, PUBLISHED))
     except BadZipFile as error:
-        raise UserError(f"the file is not a zip archive ({one_line(error)}); zip the folder of a run") from error
+        raise UserError(
+            f"the file is not a zip archive ({one_line(error)}); upload a zip of the folder of a run"
+        ) from error
     except UserError:
         raise
     except Exception as error:  # the decoder can raise any error for a damaged file
@@ -84,13 +86,13 @@ def _unfold_maps(packed: ZipFile, place: str, folder: Path) -> None:
     entries = [(entry, name) for entry, above, name in named if above == inside and SHARD.fullmatch(name)]
     if not entries:
         raise UserError(
-            f"the archive contains no maps ({PUBLISHED}/); untick the box for maps, or, for your own method, first "
-            f"write maps with `submit MAPS --with-maps --dry-run`"
+            f"the archive contains no maps ({PUBLISHED}/); untick the box for maps, or, if the method is your own, "
+            "first write the maps with `submit MAPS --with-maps --dry-run`"
         )
     if len({name for _, name in entries}) < len(entries) or len(entries) > MOST_SHARDS:
         raise UserError(f"the archive contains a map file twice, or more than {MOST_SHARDS:,} map files")
     if sum(entry.file_size for entry, _ in entries) > MOST_MAPS:
-        raise UserError(f"the maps unpack to more than {MOST_MAPS:,} bytes; send them with `saliency-bench submit`")
+        raise UserError(f"the maps unpack to more than {MOST_MAPS:,} bytes; submit them with `saliency-bench submit`")
     folder.mkdir()
     bytes_left = MOST_MAPS  # count actual bytes, because the sizes stated in the zip may be false
     for entry, name in entries:
@@ -110,7 +112,7 @@ def _entries(packed: ZipFile) -> tuple[str, dict[str, ZipInfo]]:
             by_folder[place][name] = entry
     runs = {place: files for place, files in by_folder.items() if "summary.json" in files}
     if len(runs) != 1:
-        no_run = "no summary.json; zip the folder of a finished run (its --out)"
+        no_run = "no summary.json; zip the folder of a finished run (the folder that was set as --out)"
         raise UserError(f"the archive contains {'several runs; zip one of them' if runs else no_run}")
     ((place, files),) = runs.items()
     if missing := [name for name in WANTED if name not in files and name not in OPTIONAL]:
@@ -119,7 +121,7 @@ def _entries(packed: ZipFile) -> tuple[str, dict[str, ZipInfo]]:
 
 
 def _content(packed: ZipFile, entry: ZipInfo, most: int) -> bytes:
-    """Return the content of an entry. Raise UserError if it has more than `most` bytes, whatever the zip states."""
+    """Return the content of an entry. Raise UserError if it is larger than `most` bytes, whatever the zip states."""
     name = Path(entry.filename).name
     if entry.flag_bits & 1:
         raise UserError(f"{name} is encrypted; zip the folder without a password")
@@ -159,7 +161,7 @@ def proposal(
 
 @dataclass
 class Limits:
-    """Limits on uploads and pull requests of an account within 24 hours.
+    """Limits on uploads and pull requests by an account within 24 hours.
 
     Uploads are counted in this object. Pull requests are counted on the Hub.
 

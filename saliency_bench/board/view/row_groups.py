@@ -21,7 +21,7 @@ class RowGroup:
 
     Attributes:
         baselines: All comparable baselines, displayed or not.
-        more: Whether the group starts in the previous part of the table.
+        more: Whether the group is continued from the previous part of the table.
         warning: Warning that many explainers on few samples may raise the error rate, or "".
     """
 

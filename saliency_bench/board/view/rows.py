@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # these modules need torch
 
 # {family: question that its metrics answer}, in the order of the page
 FAMILIES: Final = {
-    "alignment": "is the map on the region that people or the authors of the dataset marked?",
+    "alignment": "does the map highlight the region that people or the authors of the dataset marked?",
     "faithfulness": "does the network's output depend on what the map marks?",
     "sensitivity": "does the map change with the network, the class or the image as it should?",
     "other": "metrics that are not part of this version of saliency-bench",
@@ -89,7 +89,7 @@ class ShownRow:
 
     @property
     def has_samples(self) -> bool:
-        """Return whether the row has scores of individual samples, which a comparison with another row needs."""
+        """Return whether the row has scores of individual samples, which are needed to compare it with another row."""
         return self.attempts is None and self.n > 0
 
 

@@ -14,7 +14,7 @@ from saliency_bench.utils.hashing import hash_of
 
 @dataclass(frozen=True)
 class OverallTable:
-    """The table of a metric over the datasets `core`, or the `problem` that prevents the table."""
+    """The table of a metric over the datasets `core`, or the `problem` that prevents computing it."""
 
     metric: str
     family: str
@@ -77,7 +77,7 @@ class Standings:
     def _scored(self, core_rows: list[tuple[CoreCell, ShownRow, Row]]) -> tuple[dict[str, dict[str, Scored]], set[str]]:
         """Return ({explainer: {dataset: scores}}, baselines).
 
-        If rows contradict each other, only a row with an explainer that the board has run is used. Maps of unknown
+        If rows contradict each other, only a row whose explainer the board has run is used. Maps of unknown
         origin are never used.
         """
         scored: dict[str, dict[str, Scored]] = {}
@@ -103,7 +103,7 @@ def _name(shown: ShownRow, row: Row) -> str:
 
 
 def best_sets(tables: list[OverallTable]) -> dict[str, tuple[int, int]]:
-    """Return {explainer: (number of metrics for which it is in the best set, number of metrics that rank it)}."""
+    """Return {explainer: (number of metrics on which it is in the best set, number on which it is ranked)}."""
     counts: dict[str, tuple[int, int]] = {}
     for table in tables:
         several = any(result.rank and result.rank[0] > 1 for result in table.rows)

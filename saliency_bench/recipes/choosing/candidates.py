@@ -85,12 +85,12 @@ def costs(
 
 
 def seconds_per_pass(classifier: Classifier, images: Images) -> float:
-    """Time several forward passes of these images (B, 3, H, W) and return the seconds per image of the fastest."""
+    """Time several forward passes of these images (B, 3, H, W) and return the seconds per image of the fastest pass."""
     return seconds_per_image(lambda: forward_pass(classifier, images), len(images))
 
 
 def _settings(name: str, classifier: Classifier, images: Images) -> Iterator[str]:
-    """Yield an explainer with other settings from papers: a cheaper one, a different baseline, or an earlier layer."""
+    """Yield an explainer with other published settings: a cheaper one, a different baseline, or an earlier layer."""
     function = as_explainer(name).function
     kinds = get_type_hints(function)
     for option, default in options.defaults(function).items():

@@ -212,7 +212,7 @@ def _choose(request: _Request, settings: Mapping[str, Any], progress: bool) -> C
     spec, objects = describe(given)
     # Which candidates are dropped depends on measured times, which differ between processes.
     if accelerator_on(spec.device).num_processes > 1:
-        raise UserError("choose runs in one process; start choose without torchrun or accelerate launch")
+        raise UserError("`choose` runs in a single process; run it without torchrun or accelerate launch")
     folder = Path(spec.out)
     _check_folder(folder)
     with without_bars(not progress):
@@ -352,7 +352,7 @@ def _check_folder(folder: Path) -> None:
     ours = {CHOICE, COSTS, PAGE, RUN, "randomised"}
     strange = [path.name for path in folder.glob("[!.]*") if path.name not in ours] if folder.is_dir() else []
     if strange or (folder.exists() and not folder.is_dir()):
-        raise UserError(f"{folder} exists but was not written by saliency-bench choose; use another --out")
+        raise UserError(f"{folder} exists but was not written by `saliency-bench choose`; use a different --out")
     check_writable(folder)
 
 
@@ -375,7 +375,7 @@ def _candidates(classifier: Classifier, image: Images, given: Sequence[Any]) -> 
             misfits[str(explainer)] = one_line(error).partition(";")[0]
     if misfits and all(explainer.baseline for explainer in explainers):
         name, reason = next(iter(misfits.items()))
-        raise UserError(f"{name} does not fit the network: {reason}")
+        raise UserError(f"{name} does not support the network: {reason}")
     names = set(map(str, explainers))
     baselines = [
         as_explainer(name)
@@ -427,9 +427,9 @@ def _affordable(
     cheapest = min((item for item in chosen if not item.baseline), key=lambda item: seconds([item], first))
     enough = ceil(seconds([*kept, cheapest], images) / share / 60)
     raise UserError(
-        f"--within {_minutes(budget.limit)} is too short for any explainer except the baselines: a pass of the network "
-        f"takes {seconds_of_pass:.2g} s; use --within {enough}m, or --metrics with fewer passes, such as "
-        "saliency_insertion:steps=8"
+        f"--within {_minutes(budget.limit)} is too short for any explainer except the baselines: a pass of the "
+        f"network takes {seconds_of_pass:.2g} s; use --within {enough}m, or a metric that needs fewer passes, such as "
+        "--metrics saliency_insertion:steps=8"
     )
 
 
@@ -474,9 +474,9 @@ def _score_later(narrowing: Narrowing, metrics: Sequence[str], count: int) -> Ro
 
 
 def _pace(folder: Path, classifier: Classifier, images: Images, batch_size: int) -> dict[str, Any]:
-    """Return the stored or measured seconds of a forward pass, with a hash of the network (`of`).
+    """Return the seconds of a forward pass, stored or newly measured, with a hash of the network (`of`).
 
-    The time is measured only once, so that a restart after a kill repeats the same rounds.
+    The time is measured only once, so that a resumed choice repeats the same rounds.
     """
     made_of = hash_of(classifier.digest, batch_size, str(classifier.device))
     path = folder / COSTS
@@ -504,7 +504,7 @@ def _passes(
 
 
 def _first(names: Sequence[str], images: int) -> int:
-    """Return the largest number of first images, at most `images`, that form whole clusters.
+    """Return the largest number of leading images, at most `images`, that does not split a cluster.
 
     `names` contains the cluster of each image.
     """

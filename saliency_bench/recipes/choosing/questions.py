@@ -37,7 +37,7 @@ QUESTIONS = {
             "alignment",
             "pointing at the object",
             ("saliency_average_precision", "saliency_pointing_game"),
-            "whether the network relies on what the map marks (the network may use other regions than people do)",
+            "whether the network relies on what the map marks (the network may use regions that people do not use)",
             masks=True,
             complement="faithfulness",
         ),
@@ -45,21 +45,21 @@ QUESTIONS = {
             "faithfulness",
             "marking what the network relies on",
             ("saliency_insertion:steps=16", "saliency_deletion:steps=16"),
-            "whether the map marks what people see as the object, which needs masks",
+            "whether the map marks what people see as the object (checking this requires masks)",
             complement="alignment",
         ),
         ChoiceQuestion(
             "debugging",
             "finding the regions that matter to the network",
             ("saliency_single_deletion", "saliency_road"),
-            "whether these regions are what people see as the object, which needs masks",
+            "whether these regions are what people see as the object (checking this requires masks)",
             complement="alignment",
         ),
         ChoiceQuestion(
             "stability",
             "moving with the image",
             ("saliency_consistency",),
-            "whether the map is right (a map that ignores the network is perfectly stable)",
+            "whether the map is correct (a map that ignores the network is perfectly stable)",
             baselines=False,
         ),
     )
@@ -104,12 +104,12 @@ def check_metric(metric: Metric) -> None:
     reasons = {
         "has one value for all samples": metric.aggregate is not None,
         "trains networks": bool(metric.declaration.keeps),
-        "compares samples with each other, so that its scores depend on the number of samples": metric.declaration.plan
+        "compares samples with each other, so its scores depend on the number of samples": metric.declaration.plan
         is not None,
     }
     for reason, holds in reasons.items():
         if holds:
-            raise UserError(f"{metric} {reason}, but choose needs a score per sample; use another metric")
+            raise UserError(f"{metric} {reason}, but `choose` needs a score per sample; use a different metric")
 
 
 def metrics_of(questions: Sequence[ChoiceQuestion]) -> list[str]:

@@ -1,9 +1,9 @@
 """The rounds of `choose`: score all candidates on a few images, then the unbeaten candidates on more and more images.
 
 Every metric has a separate race (`read/analysis/sequential.py`). A round requests the scores of all images so far, and
-a run computes the missing scores. The rounds depend only on scores, verdicts and costs. If `choose` is started again,
-after a kill or with more time or images, it therefore repeats the same rounds and loads their scores from the run's
-folder.
+a run computes the missing scores. The rounds depend only on scores, verdicts and costs. If `choose` is called again,
+for example with more time or images, it therefore repeats the same rounds and loads their scores from the
+run's folder.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,9 +21,9 @@ FIRST, GROWTH = 8, 1.5  # number of images in the first round, and growth factor
 CHECKED = 16  # number of images on which maps are compared with maps of random weights
 RESERVED = 2  # number of candidates per metric for which time is reserved until there is a leader
 FINALISTS = 3  # number of methods per metric that are scored on held-out images
-ONE_LEFT, ALIKE = "one is left", "the remaining candidates are alike"
+ONE_LEFT, ALIKE = "one is left", "those left are alike"  # compared with the strings in read/report/choice_page.py
 NO_IMAGES, NO_TIME = "no more images may be used for the decision", "the time was up"
-HOPELESS = "the images are too few to separate the remaining candidates"
+HOPELESS = "there are too few images to separate the remaining candidates"
 HOPE = 2.0  # assumed limit, in standard errors, by which a true difference may exceed the observed difference
 NO_SCORES = "no candidate has scores"
 
@@ -47,7 +47,7 @@ class RoundScores:
     higher: Mapping[str, bool]
 
     def since(self, start: int) -> "RoundScores":
-        """Return the scores from image number `start` on."""
+        """Return the scores of all images from number `start` onwards."""
         values = {key: scores[start:] for key, scores in self.values.items()}
         return RoundScores(values, self.ids[start:], self.groups[start:], self.ranges, self.higher)
 
@@ -170,7 +170,7 @@ class Narrowing:
         largest: Number of images in the largest cluster.
         first: Number of images in the first round.
         excluded: Candidates whose maps do not change when the weights are randomised.
-        checked: Candidates that were checked for this.
+        checked: Candidates whose maps were checked with randomised weights.
         twins: {dropped candidate: earlier candidate with the same maps}.
     """
 

@@ -25,7 +25,7 @@ FIX_ORDER = (
 
 
 def check_images(count: int, rows: Sequence[Mapping]) -> Check:
-    """Check that the images can be read and predicted. `count` is the number of images in the split."""
+    """Check that the images can be read and classified. `count` is the number of images in the split."""
     unreadable = [row for row in rows if row["logits"] is None]
     values = {"images": len(rows), "of": count, "unreadable": len(unreadable)}
     text = f"{len(rows)} of {count} images were checked"
@@ -79,16 +79,20 @@ def check_classes(question: RunQuestion, label_map: bool, refusal: str, rows: Se
     names = question.names or []
     shown = sorted({row["label"] for row in rows if row["label"] is not None})
     values: dict[str, Any] = {"dataset": len(names), "network": question.classes, "shown": len(shown)}
-    how = "by position, as the network has no class names" if question.by_position else "by name"
+    how = "by position, because the network has no class names" if question.by_position else "by name"
     how = "by the label map" if label_map else how
-    text = f"the {len(names)} classes of the dataset match classes of the network, which has {question.classes}, {how}"
+    text = f"the {len(names)} classes of the dataset are matched with the {question.classes} of the network {how}"
     if lacking := [names[index] for index, members in enumerate(question.members) if not members]:
         values["without"] = lacking
         text += f"; the network has no class for {first_few(lacking)}"
     if len(shown) < 2:
         text += f"; all images that were checked show {names[shown[0]] if shown else 'no class'}"
         return Check(
-            "classes", "look", text, "accuracy and the order of the classes need images of at least two classes", values
+            "classes",
+            "look",
+            text,
+            "checking the accuracy and the order of the classes requires images of at least two classes",
+            values,
         )
     return Check("classes", "ok", text, values=values)
 
@@ -164,17 +168,17 @@ def check_order(question: RunQuestion, seed: int, rows: Sequence[Mapping]) -> tu
     if better is None:
         text = "no other order of the classes explains the predictions significantly better"
         if len(judged) < 4 * len(set(labels.tolist())) and (labels.size and _accuracy(judged) < 0.5):
-            text = f"{len(judged)} images of {len(set(labels.tolist()))} classes are too few to find another order"
+            text = f"{len(judged)} images of {len(set(labels.tolist()))} classes are too few to detect another order"
             return Check(name, "undecided", text, "check more images with --within or --limit"), None
         return Check(name, "ok", text, values={"images": len(judged)}), None
     moved = [f"{names[index]} is logit {better.logits[index]}, not {declared[index]}"
              for index in np.flatnonzero(better.logits != declared) if (labels == index).any()]  # fmt: skip
-    text = f"the predictions fit another order of the classes ({better.name}): {better.gain}; {first_few(moved)}"
+    text = f"the predictions fit a different order of the classes ({better.name}): {better.gain}; {first_few(moved)}"
     return Check(name, "wrong", text, FIX_ORDER, better.as_dict(names)), better
 
 
 def _chance(question: RunQuestion, rows: Sequence[Mapping]) -> float:
-    """Return the expected accuracy of guesses with the class frequencies of the predictions, but at least 1 / K."""
+    """Return the expected accuracy of random guesses with the predictions' class frequencies, but at least 1 / K."""
     members = question.members or []
     predicted = Counter(row["prediction"] for row in rows)
     hits = sum(predicted[member] for row in rows if row["label"] is not None for member in members[row["label"]])

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 WITHIN = "2m"
 WIDTH = 100  # characters per line of a finding
 BATCH = 8
-PREDICTING, MAPPING = 0.5, 0.9  # no images are classified, no maps started, after these shares of the time
+PREDICTING, MAPPING = 0.5, 0.9  # shares of the time limit after which no image is classified and no map is started
 FORMAT = 1
 
 
@@ -137,7 +137,7 @@ def doctor(
         check_settings({key: value for key, value in given.items() if value is not None})
         spec, objects = describe(given)
         if accelerator_on(spec.device).num_processes > 1:
-            raise UserError("doctor runs in one process; start doctor without torchrun or accelerate launch")
+            raise UserError("`doctor` runs in a single process; run it without torchrun or accelerate launch")
         start = perf_counter()
         step("saliency-bench: loading the dataset and the network")
         data, model, refusal = _load(spec, objects)
@@ -167,9 +167,9 @@ def _diagnosis(
     data: SplitTable, model: RunModel, spec: RunSpec, refusal: str, start: float, seconds: float
 ) -> Diagnosis:
     loaded = perf_counter()
-    step("saliency-bench: predicting images with the declared preprocessing and with alternatives")
+    step("saliency-bench: classifying images with the declared preprocessing and with alternatives")
     examined = examine(data, model, PREDICTING * seconds)
-    step(f"saliency-bench: explaining some of {len(examined.rows)} images")
+    step(f"saliency-bench: explaining some of the {len(examined.rows)} images")
     report = check_maps(examined, loaded + MAPPING * seconds)
     masks = check_masks(examined)
     has_masks = bool(examined.scored)

@@ -1,4 +1,4 @@
-"""Read the images for `doctor`, and predict them with the declared preprocessing and with alternatives."""
+"""Read the images for `doctor`, and classify them with the declared preprocessing and with alternatives."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -44,7 +44,8 @@ class Examined:
         first: The first batch. `first_rows` contains the predictions of this batch.
         correct: {variant: whether the prediction of each image is correct, or None if unknown}.
         refused: Variants whose images the network rejects.
-        scores: {(baseline, metric): score of each image with a mask}. `scored` contains their predictions.
+        scores: {(baseline, metric): score of each image with a mask}. `scored` contains the predictions of these
+            images.
         sizes: (width, height) of the image files of the first batch.
         grey: Whether all images of the first batch are grey.
         seconds_per_pass: Seconds per image for a forward pass.
@@ -71,7 +72,7 @@ class Examined:
 
 
 def examine(data: SplitTable, model: RunModel, seconds: float) -> Examined:
-    """Read and predict as many of the run's first images as the time allows.
+    """Read and classify as many of the run's first images as the time allows.
 
     If there is not enough time for all batches, the number of batches is rounded down to a power of two, so that it
     rarely depends on the load of the machine.
@@ -103,7 +104,7 @@ def examine(data: SplitTable, model: RunModel, seconds: float) -> Examined:
 
 
 def _add(examined: Examined, read: ReadBatch, rows: list[dict]) -> None:
-    """Add a batch: the declared predictions, the predictions of all variants, and the scores of the baselines."""
+    """Add a batch: its predictions as declared and with all variants, and the scores of the baselines."""
     data, model = examined.data, examined.model
     examined.rows += rows
     for other in [other for other in examined.correct if other not in examined.refused]:
@@ -155,7 +156,7 @@ def _predict(data: SplitTable, model: RunModel, read: ReadBatch) -> list[dict]:
 
 
 def _count(spec: RunSpec, images: int, affordable: float) -> int:
-    """Return the number of batches to predict if there is time for `affordable` images."""
+    """Return the number of batches to classify if there is time for `affordable` images."""
     size = spec.batch_size
     most = images if spec.limit else min(images, MOST)
     batches = ceil(most / size)

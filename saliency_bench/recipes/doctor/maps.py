@@ -73,7 +73,7 @@ class MapReport:
 
 @dataclass(frozen=True)
 class _Sample:
-    """Images to explain, with the targets of their predicted class and of their second most probable class."""
+    """Images to explain, with one target for the predicted class and one for the second most probable class."""
 
     batch: Batch
     target: Target
@@ -88,7 +88,7 @@ def check_maps(examined: Examined, until: float) -> MapReport:
     """Explain a few images with every suitable explainer, cheapest first, until the time is up, and check the maps."""
     sample = _sample(examined)
     if sample is None:
-        reason = "no maps can be computed: none of the first images has a target and finite logits"
+        reason = "no maps can be computed: none of the first images has both a target and finite logits"
         return MapReport([Check("explainers", "undecided", reason)])
     classifier, image = examined.model.classifier, sample.batch.images[:1]
     fitting, misfits = candidates(classifier, image, sample.target[:1])
@@ -109,7 +109,7 @@ def check_layer(classifier: Classifier, image: Images) -> Check:
         reason = one_line(error).partition(";")[0]
         return Check("layer", "ok", f"no layer for CAM methods: {reason}", values={"layer": ""})
     shape = _shape(classifier, classifier.module_named(name), image)
-    return Check("layer", "ok", f"CAM methods use {name}; the output for an image is {' x '.join(map(str, shape))}",
+    return Check("layer", "ok", f"CAM methods use {name}; its output for an image is {' x '.join(map(str, shape))}",
                  values={"layer": name, "shape": shape})  # fmt: skip
 
 
@@ -225,7 +225,7 @@ def _all_same(first: Tensor, second: Tensor) -> bool:
 
 def _fits(fitting: Sequence[Candidate], misfits: Mapping[str, str]) -> Check:
     names = [item.name for item in fitting if not item.baseline]
-    text = f"{len(names)} explainers fit the network: {first_few(names, len(names))}"
+    text = f"{len(names)} explainers support the network: {first_few(names, len(names))}"
     by_reason: dict[str, list[str]] = {}
     for name, reason in misfits.items():
         by_reason.setdefault(reason, []).append(name)
@@ -261,7 +261,7 @@ def _other_class(tried: Sequence[Tried]) -> Check:
     asked_for = [item for item in tried if item.same_classes is not None]
     same = [item.candidate.name for item in asked_for if item.same_classes]
     if not asked_for:
-        return Check("maps of another class", "undecided", "no map of another class was computed")
+        return Check("maps of another class", "undecided", "no map of a different class was computed")
     if same:
         text = f"{first_few(same)}: the maps do not depend on the class"
         return Check("maps of another class", "look", text, "do not interpret these maps as evidence for a class")
@@ -299,7 +299,7 @@ def _at_default(tried: Tried) -> tuple[float | None, bool, str]:
 
 
 def _more_draws(tried: Tried) -> str:
-    """Return an explainer as text, with enough draws for reliable maps (if unknown, with four times the default)."""
+    """Return an explainer as text, with enough draws for reliable maps (if unknown, four times the default number)."""
     assert tried.reliability is not None
     explainer, default = tried.candidate.explainer, tried.of_draws or tried.reliability.draws
     option = next((name for name, value in explainer.options if name in COUNTS and value == default), "draws")

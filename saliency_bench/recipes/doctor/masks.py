@@ -19,12 +19,13 @@ EASY = 0.8  # if the pointing game score of `centre` exceeds this, nearly all ob
 DRAW = "draw masks with `saliency-bench annotate`, or use metrics that need no masks"
 CROP = (
     "the network's centre crop removes these objects: use a network that does not crop or, if this network was "
-    "trained without a crop, load it without the crop (size=(height, width) of load_classifier)"
+    "trained without a crop, load it without the crop (pass size=(height, width) to load_classifier)"
 )
 SKIPPED = "alignment metrics skip the other images"
 FIXES = {
     "no mask": SKIPPED,
-    "empty mask": "correct these masks if the images show an object; otherwise metrics skip these images",
+    "empty mask": "correct these masks if their images show an object; images with an empty mask are skipped by "
+    "alignment metrics",
     "mask emptied by the crop": CROP,
 }
 POINTING = "saliency_pointing_game"
@@ -64,9 +65,9 @@ def _area(shares: np.ndarray) -> Check:
     if full:
         text += f"; {full} of {len(shares)} masks cover the whole image"
     if 2 * full >= len(shares):
-        return Check("mask area", "wrong", text, "the masks may be inverted; see --foreground", values)
+        return Check("mask area", "wrong", text, "the masks may be inverted; if they are, set --foreground", values)
     if full or median > LARGE:
-        fix = "with masks this large, any map scores well; if the masks are inverted, see --foreground"
+        fix = "with masks this large, any map scores well; if the masks are inverted, set --foreground"
         return Check("mask area", "look", text, fix, values)
     return Check("mask area", "ok", text, values=values)
 
@@ -87,7 +88,7 @@ def _baselines(examined: Examined) -> Check:
     )
     centre = values["centre"].get(POINTING, {}).get("low")
     if centre is not None and centre >= EASY:
-        fix = "the object is nearly always in the centre; compare every explainer with the baseline centre"
+        fix = "the object is nearly always in the centre; compare every explainer with the baseline 'centre'"
         return Check("baselines", "look", text, fix, values)
     return Check("baselines", "ok", f"{text}; compare every explainer with these scores", values=values)
 

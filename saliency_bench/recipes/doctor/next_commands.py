@@ -42,7 +42,7 @@ def check_cost(examined: Examined, report: MapReport, has_masks: bool) -> tuple[
         f"; time per map: {listed}"
     )
     if memory is not None:
-        text += f"; doctor needed {memory / 2**30:.1f} GiB of memory with batches of {data.spec.batch_size} images"
+        text += f"; `doctor` needed {memory / 2**30:.1f} GiB of memory with batches of {data.spec.batch_size} images"
     values = {"seconds_per_image": seconds, "seconds_per_pass": examined.seconds_per_pass, "images": count,
               "seconds_of_run": count * per_image, "memory_bytes": memory}  # fmt: skip
     return Check("time and memory", "ok", text, values=values), limit

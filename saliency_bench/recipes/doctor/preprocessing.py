@@ -89,13 +89,13 @@ def reconciled(
     wrong = [check for check in preprocessing if check.mark == "wrong"]
     best = max((_best(check) for check in wrong), default=0.0)
     first = next((check.name for check in wrong if _best(check) == best), "")
-    fix = f"fix the {first} first, because it explains the predictions as well or better"
+    fix = f"fix the {first} first, because this explains the predictions at least as well"
     preprocessing = [
         replace(check, mark="look", fix=fix) if check in wrong and check.name != first else check
         for check in preprocessing
     ]
     if assignment is not None and wrong and best >= assignment.gain.value:
-        text = f"{order.text}; however, another {first} explains the predictions at least as well"
+        text = f"{order.text}; however, a different {first} explains the predictions at least as well"
         return [Check(order.name, "look", text, f"fix the {first} first", order.values), *preprocessing]
     if assignment is None and (accuracy == "ok" or wrong):
         return [order, *preprocessing]

@@ -55,7 +55,7 @@ class Variant:
     cost: float = 1.0
 
     def answers(self, data: SplitTable, question: RunQuestion, read: ReadBatch) -> list[dict]:
-        """Predict a batch as in a run. Return an empty list if the network rejects images prepared in this way.
+        """Classify a batch as in a run. Return an empty list if the network rejects images prepared in this way.
 
         Args:
             data: Samples of the run.
@@ -95,7 +95,7 @@ def is_grey(images: Images) -> bool:
 
 def _channel_orders(classifier: Classifier, images: Images) -> Iterator[Variant]:
     if classifier.channels == 3 and not is_grey(images):
-        fix = "the network expects BGR: reverse the channels in its forward, images.flip(1)"
+        fix = "the network expects BGR: reverse the channels in its forward method with images.flip(1)"
         yield Variant("channel order", BGR, fix, classifier.variant(), flipped=True)
 
 
@@ -107,7 +107,7 @@ def _normalisations(classifier: Classifier, images: Images) -> Iterator[Variant]
     if classifier.channels == 3:
         name, means, stds = CAFFE
         other = _normalised(classifier, means, (stds[0], stds[1], stds[2]))
-        fix = "the network expects 255 * images.flip(1) minus the mean of ImageNet: compute this in its forward"
+        fix = "the network expects 255 * images.flip(1) minus the mean of ImageNet: compute this in its forward method"
         yield Variant("normalisation", name, fix, other, flipped=True)
 
 

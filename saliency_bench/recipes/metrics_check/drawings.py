@@ -120,7 +120,7 @@ def _below(values: Iterator[float], limit: int) -> int:
 
 
 def _within(values: Iterator[float], area: Box, side: int) -> Box:
-    """Return a random box of this side within an area."""
+    """Return a random square box with this side length within an area."""
     room = area[2] - side + 1
     return area[0] + _below(values, room), area[1] + _below(values, room), side
 

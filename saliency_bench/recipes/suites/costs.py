@@ -42,7 +42,7 @@ Key = tuple[str, int, int]  # what a network's speed depends on: starting checkp
 
 @dataclass(frozen=True)
 class Cost:
-    """Numbers of images (see the module), of `networks` to train, and of networks `retrained` for a metric."""
+    """Numbers of images (see the module docstring), `networks` to train, and networks `retrained` for a metric."""
 
     images: int = 0
     forward: int = 0
@@ -78,7 +78,7 @@ class Speed:
 
 
 def cost_of_image(pairs: Sequence[tuple[str, str]], side: int = SIDE) -> Cost:
-    """Return the cost of predicting one image of this side, explaining it and scoring its maps.
+    """Return the cost of classifying one image, explaining it and scoring its maps.
 
     Args:
         pairs: (explainer, metric) pairs.

@@ -41,7 +41,7 @@ def crowd_number(answers: Sequence[Answers], run: Run, explainer: str, value: Va
             if image_id in run.scores.position:
                 firsts.setdefault(image_id, []).extend(exposures)
     if not firsts:
-        raise NoNumberError("no answers from people about these images (--answers)")
+        raise NoNumberError("no answers from people about these images; pass files of answers with --answers")
     ids, seed = sorted(firsts), run.summary.get("seed", 0)
     codes = run.scores.codes(ids)
     judgements = [np.array(firsts[image_id]) for image_id in ids]
@@ -67,7 +67,7 @@ def _with_fewer(firsts: np.ndarray, each: float, images: int, explainer: str, se
     """
     areas, size = judgement_areas(firsts), round(each * images)
     if size > len(areas) or size == 0:
-        raise NoNumberError(f"people have judged each image {len(areas) / images:.3g} times, not {each:g}")
+        raise NoNumberError(f"people have judged each image only {len(areas) / images:.3g} times, not {each:g} times")
     if size == len(areas):
         return None
     seeds = (seed_of(seed, "fewer", explainer, size, draw) for draw in range(DRAWS))
@@ -79,7 +79,7 @@ def _count(answers: Sequence[Answers], run: Run, value: Value) -> Number:
     low, high = map(float, value.bin.split())
     means = [np.nanmean(firsts) for firsts in _grouped(answers, run, value.count) if not np.isnan(firsts).all()]
     if not means:
-        raise NoNumberError("no answers from people about these images (--answers)")
+        raise NoNumberError("no answers from people about these images; pass files of answers with --answers")
     inside = sum(low + ROUNDING < mean <= high + ROUNDING for mean in means)
     return Number(float(inside), n=len(means))
 

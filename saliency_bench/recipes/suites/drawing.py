@@ -94,8 +94,8 @@ def section_of(table: SuiteTable, folder: Path) -> Section:
 def plot_of(table: SuiteTable, folder: Path) -> str:
     """Draw a table's plot into a folder and return the SVG, or "" if there is nothing to draw.
 
-    Equal tables produce identical files. The plot has one panel per quantity. If the table has only one quantity but
-    several column axes, the plot has one panel per name on the last column axis. Rows are laid out along the panel.
+    Identical tables produce identical files. The plot has one panel per quantity. If the table has only one quantity
+    but several column axes, the plot has one panel per name on the last column axis. Rows are laid out along the panel.
     Each name on the other column axes has its own colour. Its values are drawn as "points" with intervals or as
     "lines".
     """

@@ -40,7 +40,7 @@ from saliency_bench.recipes.suites.suite_schema import CROWD, Suite, TableSpec, 
 from saliency_bench.recipes.suites.transformed_runs import accuracies_of
 
 NOT_RUN = "not run"
-UNFIT = "the explainer does not fit the network"
+UNFIT = "the explainer does not support the network"
 AXES = ("dataset", "model", "explainer", "variant", "value")
 explainer_text = cache(lambda text: str(as_explainer(text)))  # the name used in cells
 metric_text = cache(lambda text: str(as_metric(text)))
@@ -178,7 +178,8 @@ def places_of(suite: Suite, table: TableSpec) -> pd.DataFrame:
         for names in product(run.datasets, run.models, run.explainers, table.variants or [""], table.values)
     ]
     frame, axes = pd.DataFrame(rows, columns=list(AXES)), list(table.axes)
-    frame = frame.drop_duplicates(axes)  # drops repeats in overlapping runs; other axes have one name or no influence
+    # Drop duplicates from overlapping runs. Every other axis has a single name or no influence.
+    frame = frame.drop_duplicates(axes)
     # Ordered categories sort names in the paper's order, then in the order of the runs. The first axis is slowest.
     order = {}
     for axis in axes:
@@ -245,7 +246,7 @@ def _accuracy(job: SuiteJob, run: Run, value: Value, transform: str) -> Number:
 
 
 def mean(datasets: Sequence[str], numbers: Sequence[Number]) -> Number:
-    """Return the mean of numbers, weighting datasets equally (see the module). All numbers must have a value."""
+    """Return the mean of numbers, weighted as described in the module docstring. All numbers must have a value."""
     groups = [list(group) for _, group in pd.Series(numbers).groupby(datasets, sort=False)]
     value = float(np.mean([np.mean([number.value for number in group]) for group in groups]))
     estimates = [estimate for group in groups if (estimate := _over_models(group)) is not None]
@@ -294,7 +295,7 @@ def correlation(first: Sequence[Number], second: Sequence[Number], signs: Sequen
         NoNumberError: There are too few entries, or one of the two metrics is constant.
     """
     if len(first) < FEWEST:
-        raise NoNumberError(f"{len(first)} points, but a correlation needs {FEWEST}")
+        raise NoNumberError(f"{len(first)} points are too few for a correlation; at least {FEWEST} are needed")
     x, y = (
         sign * np.array([number.value for number in numbers], float)
         for sign, numbers in zip(signs, (first, second), strict=True)

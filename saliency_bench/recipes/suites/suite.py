@@ -1,6 +1,6 @@
 """`sb.suite` and its command: plan a suite, train the missing networks, compute the missing runs, and write the tables.
 
-If a run fails, its error message is reported and the other runs continue. A restart does only the missing work.
+If a run fails, its error message is reported and the other runs continue. A repeated call does only the missing work.
 Several processes either share the batches of each run or compute whole runs in parallel, whichever is faster.
 """
 
@@ -121,7 +121,7 @@ def suite(
 ) -> SuiteResult:
     """Reproduce one or all tables of a paper: train missing networks, compute missing runs, and write the tables.
 
-    A restart does only the missing work. If a run fails, it is listed in `failed` and the other runs continue.
+    A repeated call does only the missing work. If a run fails, it is listed in `failed` and the other runs continue.
 
     Args:
         name: A suite (`p0`), a table (`p0-table2`), or your own YAML file (FILE.yaml, FILE.yaml:TABLE).
@@ -216,7 +216,7 @@ def _check_not_mixed(content: Suite, choice: SuiteChoice) -> None:
     is_smoke = (choice.out / "data" / "networks").is_dir()
     if choice.smoke != is_smoke and any((choice.out / name).is_dir() for name in ("runs", "tables", "data")):
         stored, new = ("results of --smoke", "real runs") if is_smoke else ("real runs", "results of --smoke")
-        raise UserError(f"{choice.out} contains {stored}, which cannot be mixed with {new}; choose another --out")
+        raise UserError(f"{choice.out} contains {stored}, which cannot be mixed with {new}; choose a different --out")
     for name, entry in content.datasets.items():
         folder = Path(data_of(entry, name, choice))
         if choice.smoke or not (folder / REPORT).is_file() or entry.name not in registry.files("hub_builders"):
@@ -349,7 +349,7 @@ def draw_pictures(content: Suite, names: Iterable[str], choice: SuiteChoice, fai
 
 
 def _remarks(content: Suite, results: Results, runs: Sequence[str]) -> list[str]:
-    """Return the remarks below a table: datasets that were used in part, and the classifiers' accuracies."""
+    """Return the remarks below a table: datasets that were only partly used, and the classifiers' accuracies."""
     accuracies: dict[tuple[str, str], str] = {}
     used: dict[str, tuple[int, int]] = {}
     for job, run in results.finished(runs):
@@ -358,6 +358,6 @@ def _remarks(content: Suite, results: Results, runs: Sequence[str]) -> list[str]
         count = run.summary["dataset"]["used"], run.summary["dataset"]["samples"]
         if count[0] < count[1]:
             used[job.dataset] = min(used.get(job.dataset, count), count)
-    limits = ", ".join(f"{count[0]} of {count[1]} of {content.names.get(name, name)}" for name, count in used.items())
-    remarks = [f"Not all images: {limits}."] if limits else []
+    limits = ", ".join(f"{count[0]} of {count[1]} in {content.names.get(name, name)}" for name, count in used.items())
+    remarks = [f"Not all images were used: {limits}."] if limits else []
     return remarks + ([f"Accuracy of the classifiers: {', '.join(accuracies.values())}."] if accuracies else [])

@@ -144,7 +144,7 @@ def metrics_of(suite: Suite, tables: Iterable[str], run: str) -> list[str]:
 
 
 def _texts_for(suite: Suite, tables: Iterable[str], run: str, *fields: str) -> Iterator[str]:
-    """Yield these fields of all values that tables read from a run, for each variant. Texts can repeat."""
+    """Yield these fields of all values that tables read from a run, for each variant, including duplicates."""
     for table in (suite.items[name] for name in tables):
         for variant in table.variants.values() or ({},):
             for value in table.values.values():
@@ -173,13 +173,13 @@ def jobs_of(suite: Suite, tables: Iterable[str], choice: SuiteChoice) -> list[Su
                     build = _build_command(suite.datasets[dataset], choice)
                     jobs.append(SuiteJob(name, dataset, model, spec, networks, build, transforms))
     if not jobs and any(suite.items[table].needs_runs for table in tables):
-        raise UserError("--select matches no run of these tables; list the names with --plan")
+        raise UserError("--select matches no run of these tables; run the command with --plan to list the names")
     # A run comes before the runs that use its predictions as targets.
     return sorted((_name(suite, job, jobs) for job in jobs), key=lambda job: job.named_by is not None)
 
 
 def _name(suite: Suite, job: SuiteJob, jobs: Sequence[SuiteJob]) -> SuiteJob:
-    """Return a copy of a job that names the run that predicts its targets, if the suite contains this run."""
+    """Set `named_by` of a job, if the suite contains the run whose predictions are the targets."""
     naming = _naming_model(suite, job.dataset, suite.runs[job.name])
     same = ("split", "seed")  # with the same split and seed, the samples and their order are the same
     folders = [other.folder for other in jobs
@@ -280,7 +280,8 @@ def _networks(
     if recipe is None:
         if run.other is not None:
             raise UserError(
-                f"the run compares model {model} with a copy trained for {run.other.label}; add a key train to {model}"
+                f"the run compares model {model} with a copy trained for {run.other.label}; add the key `train` to the "
+                f"model {model}"
             )
         return ()
     columns = [label] if run.other is None else [label, run.other.label]

@@ -2,7 +2,7 @@
 
     OUT/pictures/NAME.pdf .svg .png
 
-A cell shows one view of an image, such as an explainer's map, with the sample's scores in the run below it. The axes
+A cell shows one view of an image, such as an explainer's map, and below it the sample's scores in the run. The axes
 are those of tables, plus `image` and `view`. An axis that is in neither rows nor columns must have a single name.
 """
 
@@ -57,7 +57,7 @@ NAMES = 1.0  # inches for the names to the left of the rows
 
 @dataclass(frozen=True)
 class Panel:
-    """A cell of a picture: an image, uint8 (h, w, 3), or None; and `lines` of text below, such as scores."""
+    """A cell of a picture: an image, uint8 (h, w, 3), or None, above `lines` of text, such as scores."""
 
     pixels: np.ndarray | None
     lines: tuple[str, ...] = ()
@@ -194,7 +194,7 @@ def _clever_hans(run: Run, metrics: Sequence[str], explainer: str) -> list[int]:
 
 
 def _false_positives(model: RunModel, run: Run, metrics: Sequence[str], explainer: str) -> list[str]:
-    """Return the ids of images whose most probable absent class is a class with Clever Hans samples, for p > 0.5.
+    """Return the ids of images whose most probable absent class has p > 0.5 and has Clever Hans samples.
 
     The images are sorted by this probability, highest first, with one sample per cluster.
 

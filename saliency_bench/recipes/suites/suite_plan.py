@@ -134,7 +134,7 @@ def _retrainings(new: Sequence[tuple[str, str]], sizes: Mapping[str, int], split
     """Return the cost of retraining networks for a run's metrics. The retrained networks predict the whole split.
 
     Args:
-        new: (explainer, metric) of the cells without any scored image.
+        new: (explainer, metric) of the cells in which no image has been scored.
         sizes: {split of the dataset: number of images}.
         split: Split of the run.
         side: Side of the images in pixels.
@@ -223,9 +223,9 @@ def plan_notes(steps: Sequence[Step]) -> list[str]:
     disk = sum(step.megabytes or 0 for step in steps)
     networks = {network.out for step in steps for network in step.job.networks if not network.is_done}
     lines = [
-        f"{len(steps)} runs, {cells} cells, {done} of them done; {len(networks)} networks to train, "
-        f"{_count(cost.retrained)} retrainings; {_count(cost.forward)} images forward, {_count(cost.gradient)} with "
-        f"gradients, {_count(cost.trained)} trained on; {disk:,.0f} MB on disk"
+        f"{len(steps)} runs, {cells} cells, {done} of them done; {len(networks)} networks to train, and "
+        f"{_count(cost.retrained)} to retrain for metrics; passes: {_count(cost.forward)} forward, "
+        f"{_count(cost.gradient)} with gradients, {_count(cost.trained)} for training; {disk:,.0f} MB on disk"
     ]
     known = [step.seconds for step in steps if step.seconds is not None]
     if sum(known):

@@ -1,4 +1,4 @@
-"""Load samples of a finished run, and predict and explain them again with the run's settings."""
+"""Load samples of a finished run, and classify and explain them again with the run's settings."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -148,8 +148,8 @@ def loaded(
     for setting in ("dataset", "model", "other_model"):
         if not isinstance(getattr(spec, setting), str | None):
             raise UserError(
-                f"the {setting.replace('_', ' ')} of {folder} is a Python object, which is not stored in a file; use a "
-                f"run with names and folders as settings"
+                f"the {setting.replace('_', ' ')} of {folder} is a Python object, which is not stored in a file; use "
+                "a run whose settings are names and folders"
             )
     # For security, functions in files are loaded only if named in this call, never because run.json names them.
     objects: dict[PythonObject, object] = {}
@@ -161,5 +161,7 @@ def loaded(
                "out": str(folder)}  # fmt: skip
     data, model, pairs = load(spec.model_copy(update=changes), objects, device)
     if differing := differing_settings(identity_of(data, model), manifest.identity):
-        raise UserError(f"the {differing[0]} has changed since {folder} was written; repeat the run with another --out")
+        raise UserError(
+            f"the {differing[0]} has changed since {folder} was written; repeat the run with a different --out"
+        )
     return data, model, pairs

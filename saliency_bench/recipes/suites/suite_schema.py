@@ -98,7 +98,7 @@ class RunEntry(Strict):
         explainers: Explainers in command-line syntax, such as `rise:masks=8000`.
         metrics: Metrics in addition to the metrics of the tables that use this run.
         other: The second classifier, for metrics that need one.
-        settings: Further settings of `saliency-bench run`.
+        settings: Other settings of `saliency-bench run`.
     """
 
     datasets: tuple[str, ...] = Field(min_length=1)
@@ -110,7 +110,7 @@ class RunEntry(Strict):
 
 
 class Value(Strict):
-    """A quantity in a table: the score of a metric, an accuracy, an area measured with people, or a count.
+    """A quantity in a table: the score of a metric, an accuracy, an area under people's accuracy, or a count.
 
     Attributes:
         metric: Show the mean score of this metric.
@@ -157,19 +157,20 @@ class Value(Strict):
         kinds = self.metric, self.accuracy, self.crowd, self.size, self.text
         if sum(map(bool, kinds)) != 1 or (self.against and not self.metric):
             raise ValueError(
-                "a value needs exactly one key: metric (with against, for a correlation), accuracy, crowd, size or text"
+                "a value needs exactly one of the keys `metric` (with `against`, for a correlation), `accuracy`, "
+                "`crowd`, `size` and `text`"
             )
         if any((self.exposure, self.judgements, self.count)) and not (self.crowd or self.against == CROWD):
-            raise ValueError("the keys exposure, judgements and count require the key crowd")
+            raise ValueError("the keys `exposure`, `judgements` and `count` require the key `crowd`")
         if bool(self.count) != bool(self.bin):
-            raise ValueError('count and bin must be used together, as in count: image, bin: "0.1 0.2"')
+            raise ValueError('the keys `count` and `bin` must be used together, as in count: image, bin: "0.1 0.2"')
         if self.clever_hans and self.against in ("", CROWD):
-            raise ValueError("clever_hans needs two metrics: a localisation metric (metric) and a faithfulness metric "
-                             "(against)")  # fmt: skip
+            raise ValueError("the key `clever_hans` needs two metrics: a localisation metric (`metric`) and a "
+                             "faithfulness metric (`against`)")  # fmt: skip
         if self.part and not self.metric:
-            raise ValueError("the key part requires the key metric")
+            raise ValueError("the key `part` requires the key `metric`")
         if self.transform and not self.accuracy:
-            raise ValueError("the key transform requires the key accuracy and cannot be used with a metric")
+            raise ValueError("the key `transform` requires the key `accuracy` and cannot be used with a metric")
         return self
 
     @property
@@ -242,13 +243,13 @@ class TableSpec(Strict):
         """Check that each axis is used at most once, and that axes with several names are used."""
         axes = self.axes
         if len(set(axes)) < len(axes):
-            raise ValueError(f"an axis may be used only once, in {self.places}")
+            raise ValueError(f"each axis may be used only once in {self.places}")
         if "value" in self.over:
-            raise ValueError("the key over cannot contain the axis value")
+            raise ValueError("the key `over` cannot contain the axis `value`")
         if len(self.values) > 1 and "value" not in axes:
-            raise ValueError("with several values, rows or columns must contain the axis value")
+            raise ValueError("a table with several values must have the axis `value` in `rows` or `columns`")
         if bool(self.variants) != ("variant" in axes):
-            raise ValueError("the key variants and the axis variant must be used together: set both or neither")
+            raise ValueError("the key `variants` and the axis `variant` must be used together: set both or neither")
         return self
 
     @property
@@ -319,7 +320,7 @@ class Images(Strict):
         ids: Ids of the images.
         file: A file with an id per line, or a CSV file with the column image_id.
         rule: `first`: the first images of each run. `per class`: the first images of each class. `lowest`, `highest`:
-            the images with the lowest or highest score in the picture's first value, averaged over its explainers and
+            the images with the lowest or highest score for the picture's first value, averaged over its explainers and
             oriented so that higher is better. `disputed`: the images with the widest spread of this score. `clever
             hans`: samples that `analyse --what clever-hans` selects for the picture's first explainer. The first value
             must then be a localisation metric and the second a faithfulness metric. `false positive`: images whose
@@ -365,11 +366,14 @@ class PictureSpec(Strict):
         """Check that each axis is used at most once and that values are scores of samples."""
         axes = self.axes
         if len(set(axes)) < len(axes):
-            raise ValueError(f"an axis may be used only once, in {self.places}")
+            raise ValueError(f"each axis may be used only once in {self.places}")
         if any(not value.metric or value.part or value.against for value in self.values.values()):
-            raise ValueError("a value of a picture must be the score of a metric, without part or against")
+            raise ValueError(
+                "a value of a picture must be the score of a metric; use the key `metric`, without the keys `part` "
+                "and `against`"
+            )
         if len(self.views) > 1 and "view" not in axes:
-            raise ValueError("with several views, rows or columns must contain the axis view")
+            raise ValueError("a picture with several views must have the axis `view` in `rows` or `columns`")
         return self
 
     @property
@@ -452,7 +456,9 @@ class Suite(Strict):
             for settings in (run.settings, *(self.datasets[dataset].settings for dataset in run.datasets)):
                 check_names(settings)
                 if reserved := set(settings) & set(RESERVED):
-                    raise ValueError(f"runs.{name}.settings: {min(reserved)} cannot be set here; it has a separate key")
+                    raise ValueError(
+                        f"runs.{name}.settings: {min(reserved)} cannot be set here; the suite sets it from other keys"
+                    )
         for name, table in self.tables.items():
             _check_names(f"tables.{name}.runs", table.runs, self.runs)
             self._check_places(f"tables.{name}", table)
@@ -462,7 +468,7 @@ class Suite(Strict):
             _check_names(f"pictures.{name}.runs", picture.runs, self.runs)
             self._check_places(f"pictures.{name}", picture)
             if name in self.tables:
-                raise ValueError(f"{name} is the name of a table and of a picture")
+                raise ValueError(f"{name} is the name of both a table and a picture; rename one of them")
         return self
 
     @property
@@ -483,7 +489,7 @@ class Suite(Strict):
         if item.needs_runs and not any(value.metric for value in item.values.values()):
             for run in item.runs:
                 if not self.runs[run].metrics:
-                    raise ValueError(f"{where} shows the score of no metric, so runs.{run} must list metrics")
+                    raise ValueError(f"{where} shows no score of a metric, so the metrics must be listed in runs.{run}")
 
 
 def _check_names(where: str, names: Iterable[str], defined: Iterable[str]) -> None:
@@ -559,7 +565,7 @@ MESSAGES = {  # replacements of pydantic's messages
     "model_type": "must be a mapping, as in {key: value}",
     "dict_type": "must be a mapping, as in {key: value}",
     "tuple_type": "must be a list, as in [one, two]",
-    "string_type": "must be text; put the value into quotes",
+    "string_type": "must be a string; put the value in quotes",
 }
 
 

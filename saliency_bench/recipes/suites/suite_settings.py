@@ -1,8 +1,8 @@
 """List of all settings of a suite, shown next to the paper's statements about them.
 
 The rows are derived from the suite: every dataset, model, explainer and metric with all options, including defaults.
-The paper's statements are read from `decisions` in the YAML file. If there is none, the row says that the paper does
-not mention the setting.
+The paper's statements are read from `decisions` in the YAML file. If there is no statement, the row says that the paper
+does not mention the setting.
 """
 
 from collections.abc import Iterable, Iterator

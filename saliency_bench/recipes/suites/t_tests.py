@@ -68,7 +68,7 @@ def remarks(frame: pd.DataFrame) -> list[str]:
     significant = [int((frame[column] < ALPHA).sum()) for column in ("p_t_test", "p_paired_test")]
     known = int(frame["p_paired_test"].notna().sum())
     return [
-        f"Paired t-tests of {frame['explainer'][0]} against each other explainer at level {ALPHA}, not adjusted: "
+        f"Paired t-tests of {frame['explainer'][0]} against every other explainer at level {ALPHA}, not adjusted: "
         f"{significant[0]} of {len(frame)} differ significantly. In the adjusted paired test, {significant[1]} of the "
         f"{known} with enough samples do."
     ]

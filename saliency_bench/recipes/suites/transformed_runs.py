@@ -48,7 +48,7 @@ def accuracy_under(data: SplitTable, model: RunModel, transform: str = "") -> di
 
 
 def measure(job: SuiteJob) -> None:
-    """Measure the accuracies that tables need and store them in a finished run's folder, unless they are there."""
+    """Measure the accuracies that tables need and that are not stored yet, and store them in the folder of a run."""
     measured = accuracies_of(job)
     missing = [transform for transform in job.transforms if transform not in measured]
     if missing:
