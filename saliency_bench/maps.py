@@ -75,8 +75,8 @@ def read_masks(masks: Any) -> np.ndarray:
     if reason := unclear(array):
         values = in_words(np.unique(array))
         raise ValueError(
-            "masks must be binary: 0 outside, one other value (1 or 255) inside; these have "
-            f"{reason} ({values}): pass a comparison, such as masks == 1"
+            "masks must be binary: 0 outside, one other value (1 or 255) inside; these masks have "
+            f"{reason} ({values}); pass a comparison, such as masks == 1"
         )
     return array != 0
 
@@ -126,7 +126,9 @@ def read_array(name: str, values: Any, shape: str = "(B, H, W)") -> np.ndarray:
             raise TypeError(f"{array.dtype} is not a real number type")
         return array
     except (ValueError, TypeError, RuntimeError) as error:  # RuntimeError: a meta, sparse or quantised tensor
-        raise ValueError(f"{name} must be real numbers of shape {shape}, all of the same size") from error
+        raise ValueError(
+            f"{name} must be real numbers of shape {shape}, and all arrays must have the same size"
+        ) from error
 
 
 def is_flat(maps: np.ndarray) -> np.ndarray:

@@ -107,7 +107,7 @@ def _points_one_by_one() -> list[EntryPoint]:
 
 @cache
 def _points(kind: str) -> dict[str, EntryPoint]:
-    """Return {name: entry point} of items from other packages. If names are equal, the first package is used."""
+    """Return {name: entry point} of items from other packages. A name belongs to the first package that has it."""
     points = _all_points().get(kind, [])
     known: dict[str, EntryPoint] = {}
     for point in sorted(points, key=_called):
@@ -116,7 +116,10 @@ def _points(kind: str) -> dict[str, EntryPoint]:
             rule = "a name is at most 100 letters, digits, ., _ and -, and begins with a letter or digit"
             complain(f"{KINDS[kind]} {name} of {_called(point)} cannot be used: {rule}")
         elif (first := known.setdefault(point.name, point)) is not point and first.value != point.value:
-            complain(f"{KINDS[kind]} {point.name} of {_called(point)} is left out: {_called(first)} has one too")
+            complain(
+                f"{KINDS[kind]} {point.name} of {_called(point)} is left out: {_called(first)} has one with the same "
+                "name"
+            )
     return known
 
 
@@ -149,7 +152,9 @@ def _read_added(kind: str) -> dict[str, Path | str]:
     for name, point in _points(kind).items():
         place = _places(kind).get(name)
         if kind != "suites" and name in _inside(kind, *folders(kind)):
-            complain(f"{KINDS[kind]} {name} of {_called(point)} cannot be used: saliency-bench has one with this name")
+            complain(
+                f"{KINDS[kind]} {name} of {_called(point)} cannot be used: saliency-bench has one with the same name"
+            )
         elif place is None:
             items[name] = f"there is no module {one_line(point.value, 100)}"
         elif kind == "suites":
@@ -228,10 +233,10 @@ def _package(package: Distribution) -> str:
 
 
 def version_of(kind: str, name: str, version: int) -> int | str:
-    """Return the version of an item that is part of identities.
+    """Return the version of an item as it is used in identities.
 
-    For an item from another package, it includes the name and version of the package and a hash of the item's source,
-    because an edit may change numbers even if the version is not increased.
+    For an item from another package, this version includes the name and version of the package and a hash of the item's
+    source, because an edit may change numbers even if the version is not increased.
     """
     if name not in _added(kind):
         return version

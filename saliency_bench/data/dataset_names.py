@@ -33,7 +33,7 @@ def short_name(name: str | Path) -> str:
 def unknown_dataset(name: str) -> UserError:
     """Return the error for a name that is neither a dataset nor a folder, with the most similar names of both kinds."""
     error = unknown("dataset", name, [*list_datasets(), *near_folders(Path(name))], registry.aliases("hub_builders"))
-    return error if str(error).endswith("?") else UserError(f"{error}; there is no folder of this name either")
+    return error if str(error).endswith("?") else UserError(f"{error}; there is no folder with this name either")
 
 
 def repo_of(name: str) -> str:

@@ -139,8 +139,8 @@ def probe(geometry: Geometry, frame: Frame, name: str) -> None:
         ):
             continue
         raise UserError(
-            f"the image processor of {name} does not resize, crop and rescale as its settings state "
-            "(padding, another channel order or another scale?), so masks cannot be aligned with its images; use a "
+            f"the image processor of {name} does not resize, crop and rescale as its settings state (it may add "
+            "padding, or use a different channel order or scale), so masks cannot be aligned with its images; use a "
             "checkpoint with a processor that only resizes, crops and rescales"
         )
 

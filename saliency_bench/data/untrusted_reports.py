@@ -261,7 +261,7 @@ def _check_labels(rows: Dataset, ids: list[str]) -> None:
             if not known:
                 raise UserError(
                     f"labels of image {one_line(image_id, 100)} contains {one_line(label, 100)}, which is not one of "
-                    f"the dataset's {kind.num_classes} classes; use a list of names or numbers of classes"
+                    f"the dataset's {kind.num_classes} classes; use a list of class names or class numbers"
                 )
 
 

@@ -172,7 +172,7 @@ async function look(tries = 0) {
     timer = setTimeout(look, EVERY);
   } catch (error) {
     if (error instanceof Refused && [401, 403].includes(error.status)) return say("This is not the owner's link. To print the owner's link, start saliency-bench with --owner.");
-    say(`The study does not respond (${error.message}). Trying again.`);
+    say(`The server does not respond (${error.message}). Trying again.`);
     timer = setTimeout(() => look(tries + 1), backoff(tries));
   }
 }

@@ -180,7 +180,7 @@ def test_invalid_plans_are_rejected():
 
 
 def test_functions_and_precomputed_maps_reject_partners(shapes, model, tmp_path):
-    refused(r"partners and plan=.* require each other", as_metric, lambda images, partners: images)
+    refused(r"partners. and the keyword plan=.* require each other", as_metric, lambda images, partners: images)
     maps = {"mine": np.random.default_rng(0).random((158, 32, 32))}
     refused("saliency_correctness needs more maps", run, shapes, model, tmp_path, explainers=[], maps=maps)
 
