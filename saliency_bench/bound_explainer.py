@@ -46,7 +46,7 @@ class MadeMaps:
 
     Attributes:
         maps: Maps, float (B, H, W).
-        reliability: Reliability of each map (`maps.reliability`); None if there are no random draws or it is undefined.
+        reliability: Reliability of each map (`maps.reliability`); None if it is undefined or there are no random draws.
         draws: Number of random draws that each map averages; None if there are none.
         cells: (height, width) of the small maps before upsampling; None for maps computed pixel by pixel.
     """

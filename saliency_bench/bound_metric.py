@@ -84,7 +84,8 @@ class Metric:
         scores, parts = self.with_parts(**inputs)
         if parts is not None and parts.shape != (count, len(names)):
             raise ValueError(
-                f"it returned {_shape(parts)}; return an array of shape {count, len(names)} (samples, parts)"
+                f"it returned {_shape(parts)} for {count} samples and {len(names)} parts; return an array of shape "
+                f"{count, len(names)}"
             )
         if scores.shape != (count,):
             giver = "it" if parts is None else "`reduce`"
@@ -170,7 +171,7 @@ class Metric:
             with no_exit():
                 return function(*given)
         except Exception as error:
-            raise UserError(f"{self}: {name} raised {described(error)}") from error
+            raise UserError(f"{self}: `{name}` raised {described(error)}") from error
 
     def marks(self, **inputs: object) -> np.ndarray | None:
         """Return whether each sample is counted for `mark`, bool (B,), or None for a metric without marks."""
@@ -180,7 +181,7 @@ class Metric:
 
     @property
     def asks_of_target(self) -> bool:
-        """Return whether the metric uses the run's target; otherwise the metric defines its own targets."""
+        """Return whether the metric uses the run's target instead of defining its own targets."""
         return bool(OF_TARGET & set(self.inputs))
 
     def __str__(self) -> str:
@@ -382,5 +383,5 @@ def _in_file(text: str, further: dict[str, object]) -> Metric:
 
 
 def is_direction_declared(metric: Metric) -> bool:
-    """Return whether the metric declares its better direction; otherwise higher is assumed to be better."""
+    """Return whether the metric declares which direction is better. Without this, higher is assumed to be better."""
     return metric.declaration.higher_is_better is not None

@@ -130,7 +130,7 @@ def trainer_callback(trainer: Any, dataset: Any, **options: Any) -> Any:
 
 
 def _lightning() -> Any:
-    """Return the Lightning package under whichever of its two names it is installed.
+    """Return the Lightning package, which may be installed under either of two names.
 
     The trainer of either package accepts callbacks written for the other.
 

@@ -239,8 +239,8 @@ def score_regions(
         score: Function of the salient pixels and the mask, both bool (B, H, W), that returns scores (B,).
         maps: Maps of shape (B, H, W).
         masks: Masks of shape (B, H, W).
-        thresholds: Numbers that salient pixels strictly exceed, or "mask_area" for as many top pixels as the mask has
-            pixels.
+        thresholds: Numbers that the values of salient pixels exceed, or "mask_area" to use as many top pixels as the
+            mask has.
         normalised: Whether to scale each map to [0, 1] first.
 
     Returns:

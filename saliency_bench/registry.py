@@ -269,7 +269,7 @@ def owner_of(version: int | str) -> str:
 
 
 def is_named(version: int | str) -> bool:
-    """Return whether the version belongs to a named item; otherwise it is the hash of a function."""
+    """Return whether the version belongs to a named item, rather than being the hash of a function."""
     return isinstance(version, int) or bool(owner_of(version))
 
 
@@ -376,7 +376,7 @@ def aliases(kind: str) -> dict[str, tuple[str, ...]]:
 
 
 def constant(path: Path, name: str, default: Any = None) -> Any:
-    """Return the literal that a file assigns to a name, without importing the file; otherwise the default."""
+    """Return the literal that a file assigns to a name, or the default. The file is not imported."""
     for line in _parse(path).body:
         if isinstance(line, ast.Assign) and ast.unparse(line.targets[0]) == name:
             return _literal(line.value, default)
@@ -384,7 +384,7 @@ def constant(path: Path, name: str, default: Any = None) -> Any:
 
 
 def declared(kind: str, name: str, key: str, default: Any = None) -> Any:
-    """Return the literal value of a keyword in the decorator of an explainer or metric, without importing it."""
+    """Return the literal value of a keyword in the decorator of an item, without importing the item."""
     function = _function(kind, name)
     for decorator in function.decorator_list if function else ():
         if isinstance(decorator, ast.Call):
@@ -395,7 +395,7 @@ def declared(kind: str, name: str, key: str, default: Any = None) -> Any:
 
 
 def _literal(value: ast.expr, default: Any) -> Any:
-    """Return the value of a literal expression; otherwise the default."""
+    """Return the value of a literal expression, or the default for any other expression."""
     try:
         return ast.literal_eval(value)
     except ValueError:

@@ -70,8 +70,8 @@ def activation_of(classifier: object) -> str:
     """Return the activation that turns the logits of a classifier into probabilities.
 
     Returns:
-        "softmax" if the classes are mutually exclusive, and for a module that does not declare it; "sigmoid" if classes
-        are independent, as in multi-label heads; "binary" for the two classes of a single logit.
+        "softmax" if the classes are mutually exclusive, and for a module that declares no activation; "sigmoid" if
+        classes are independent, as in multi-label heads; "binary" for the two classes of a single logit.
     """
     return getattr(classifier, "activation", "softmax")
 

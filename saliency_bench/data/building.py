@@ -219,7 +219,7 @@ def _rows(
     progress: bool,
     workers: int,
 ) -> Iterator[dict]:
-    """Yield encoded rows, with a progress bar on standard error.
+    """Yield encoded rows, and show a progress bar on standard error.
 
     Raises:
         ValueError: The builder repeats an id.

@@ -86,7 +86,7 @@ class Commit:
 
 
 def commit_of(repo: str, revision: str | None = None) -> Commit:
-    """Return the commit of a revision (None for "main"), using one short request, or the last known commit if offline.
+    """Return the commit of a revision (None for "main"), from one short request or, if offline, from the cache.
 
     Raises:
         UserError: The dataset or revision does not exist, or it is not cached and the Hub cannot be reached.

@@ -318,7 +318,7 @@ def _in_memory(rows: object) -> FoundDataset:
 
 
 def _of_dict(splits: DatasetDict, split: str, name: str) -> Dataset:
-    """Return one split of a DatasetDict. If labels are text, its classes are the labels of all splits.
+    """Return one split of a DatasetDict. If labels are text, the classes are the labels of all splits.
 
     Raises:
         UnknownSplitError: There is no such split.

@@ -209,7 +209,7 @@ def _is_array(kind: object) -> bool:
 
 
 def _checked_ids(rows: Dataset) -> list[str]:
-    """Return the ids of the images after checking them, because they identify records, random draws and images."""
+    """Check and return the ids of the images, which identify records, random draws and images."""
     if "image_id" not in rows.features:
         return [str(position) for position in range(len(rows))]
     kind = getattr(rows.features["image_id"], "pa_type", None)

@@ -230,7 +230,7 @@ def _frame(stored: Any, geometry: Geometry) -> np.ndarray:
 
 
 def _check_named(folder: Path, dataset: Any) -> None:
-    """Print which dataset is loaded because run.json refers to it.
+    """Print the dataset that is loaded because run.json refers to it.
 
     Raises:
         UserError: The run is from the Hub and refers to a local file or folder.

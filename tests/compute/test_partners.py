@@ -173,7 +173,7 @@ def test_invalid_plans_are_rejected():
         metric = planned(lambda options, all_of, wrong=wrong: wrong)
         refused("saliency_correctness: plan must return", plan_of, metric, given)
     metric = planned(lambda options, all_of: 1 / 0)
-    refused("plan raised ZeroDivisionError", plan_of, metric, given)
+    refused("plan. raised ZeroDivisionError", plan_of, metric, given)
     first, second = (plan_of(planned(lambda *_: {0: [1]}), replace(given, ids=ids)).identity
                      for ids in (["a", "b"], ["a", "c"]))  # fmt: skip
     assert first != second

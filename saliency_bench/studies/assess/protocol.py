@@ -191,7 +191,7 @@ class Assess:
         raise UserError("this map is not your current question yet; reload the page")
 
     def picture(self, person: str, place: object, *, plain: bool = False) -> bytes:
-        """Return a PNG of the image with the map as overlay, or only of the image if `plain`.
+        """Return a PNG of the image with the map as an overlay, or of the image alone if `plain`.
 
         Raises:
             UserError: The person has not reached this position.
