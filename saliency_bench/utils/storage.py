@@ -96,8 +96,8 @@ def storage_error(error: BaseException, path: Path | None = None) -> UserError |
 
     Args:
         error: Error, which may have causes.
-        path: Path that was being written. If it is None, a permission error is converted only if it names a path in a
-            cache folder, because elsewhere the error may have occurred while reading.
+        path: Path that was being written. If `path` is None, a permission error is converted only if the error names a
+            path in a cache folder, because elsewhere it may have occurred while reading.
     """
     for cause in _chain(error):
         number = cause.errno if isinstance(cause, OSError) else None

@@ -444,7 +444,7 @@ def test_hub_errors_are_one_line(hub):
     ended("401.*hf auth login.*HF_TOKEN", api=hub.api(User("stranger", "hf_nobodyknowsme")))
     ended("saliency-bench/small.*403.*--namespace", status=403)
     ended(r"404.*check the name", status=404)
-    ended(r"conflict at saliency-bench/small \(409\): busy", status=409, message="busy")
+    ended(r"conflict in saliency-bench/small \(409\): busy", status=409, message="busy")
     ended(r"429.*wait 900 s; nothing is lost", status=429, headers={"Retry-After": "900"})
     ended(r"returned status 500 for saliency-bench/small \(you sent \*\*\*\); nothing is lost", status=500)
     ended(r"status 400 for saliency-bench/small \(you sent \*\*\*\)", status=400)
