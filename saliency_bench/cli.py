@@ -182,7 +182,7 @@ def _again(argv: list[str], args: argparse.Namespace) -> tuple[list[str], str]:
 def _kept(command: str, argv: list[str]) -> str:
     """Describe the saved results that a restarted command will reuse.
 
-    The command's `KEPT` contains a description of these results, and a pattern of their files next to --out.
+    The command's `KEPT` contains a description of these results, and a pattern for their files next to --out.
     """
     module = sys.modules.get(f"saliency_bench.push_scripts.{command.replace('-', '_')}")
     kept, pattern = getattr(module, "KEPT", ("", ""))

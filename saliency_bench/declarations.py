@@ -238,7 +238,7 @@ class MetricDeclaration(_Declaration):
         return self.range(options, target) if self.asks_target_range else self.range(options)
 
     def passes_of(self, options: Options, height: int, width: int) -> tuple[int, int]:
-        """Return the largest possible numbers of (pictures to classify, maps to request) for an image of this size."""
+        """Return the maximum numbers (pictures to classify, maps to request) for an image of this size."""
         return self.passes(options, height, width) if callable(self.passes) else self.passes or (0, 0)
 
     @property

@@ -105,7 +105,7 @@ def read_pair(maps: Any, masks: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def read_array(name: str, values: Any, shape: str = "(B, H, W)") -> np.ndarray:
-    """Return an array, a tensor, or a list of arrays, tensors or numbers as an array.
+    """Convert an array, a tensor, or a list of arrays, tensors or numbers to a single array.
 
     Args:
         name: Name of the values for messages.
@@ -137,7 +137,7 @@ def is_flat(maps: np.ndarray) -> np.ndarray:
 
 
 def normalise(maps: np.ndarray) -> np.ndarray:
-    """Scale each map to [0, 1] by its minimum and maximum. A constant map becomes zeros."""
+    """Scale each map to [0, 1] using its minimum and maximum. A constant map becomes zeros."""
     low = maps.min(axis=(1, 2), keepdims=True)
     with np.errstate(over="ignore"):
         span = maps.max(axis=(1, 2), keepdims=True) - low

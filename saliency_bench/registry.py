@@ -207,7 +207,7 @@ def unusable(kind: str) -> dict[str, str]:
 
 
 def usable_names(kind: str) -> list[str]:
-    """Return the public names of importable items of a kind, and print a line for each other item."""
+    """Return the public names of importable items of a kind, and print a line for each item that is not importable."""
     broken = unusable(kind)
     for line in broken.values():
         complain(line)

@@ -369,7 +369,7 @@ def one_after_the_other(commands: Iterable[str]) -> str:
 def _option(name: str, values: list[str]) -> list[str]:
     """Return the command-line words of an option and its values.
 
-    A value that begins with a dash would be parsed as an option unless it is joined by "=".
+    A value that begins with a dash is joined to its option by "=". Otherwise it would be parsed as an option.
     """
     if not any(value.startswith("-") for value in values) or RunSpec.model_fields[name].annotation is int:
         return [flag(name), *values]

@@ -145,7 +145,7 @@ def _public(builder: ModuleType, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def split_of(seed: int, group: str) -> str:
-    """Return the split of a group: 70, 15 and 15 percent of all groups, according to a hash of (seed, group).
+    """Return the split of a group, chosen by a hash of (seed, group): 70 % train, 15 % validation, 15 % test.
 
     The split of a group therefore does not change when other groups are added.
     """

@@ -47,7 +47,7 @@ def is_embedded(name: str) -> bool:
 
 
 def alternative_to(repo: str) -> str:
-    """Return how to get a dataset if the Hub cannot be used, as the end of an error message."""
+    """Return the end of an error message: how to get a dataset if the Hub cannot be used."""
     namespace, _, name = repo.partition("/")
     if namespace == NAMESPACE and name in list_datasets():
         return f"build it with `saliency-bench build {name} --source DIR --out DIR` and use that folder"

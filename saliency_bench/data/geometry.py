@@ -1,9 +1,9 @@
 """Geometry of the prepared frame: a resize followed by a centred crop, applied to both image and mask.
 
-The checkpoint's own processor prepares the image, so its resampling is exact. The mask is resized by nearest neighbour
-and cropped to the same box. `probe` compares the image and the mask of a drawn rectangle, so that a processor with
-additional steps (padding, flipped channels, an off-centre crop) is rejected instead of causing wrong scores. `enlarge`
-upsamples a small map of features or patches to the size of the frame.
+The checkpoint's own processor prepares the image, so its resampling is exact. The mask is resized with
+nearest-neighbour interpolation and cropped to the same box. `probe` compares the image and the mask of a drawn
+rectangle, so that a processor with additional steps (padding, flipped channels, an off-centre crop) is rejected instead
+of causing wrong scores. `enlarge` upsamples a small map of features or patches to the size of the frame.
 """
 
 from __future__ import annotations

@@ -30,7 +30,10 @@ def shown_split(build_report: dict) -> str:
 
 
 def eval_yaml(build_report: dict, config: str) -> bytes:
-    """Return eval.yaml of a dataset. It defines the tasks for which the Hub lists models on the dataset's page."""
+    """Return the content of a dataset's eval.yaml.
+
+    The file defines the tasks for which the Hub lists models on the dataset's page.
+    """
     split = shown_split(build_report)
     has_masks = build_report["splits"][split]["masks"] > 0
     tasks = [ACCURACY, *(task for task, metric in SCORES.items() if has_masks or metric not in NEEDS_MASKS)]

@@ -451,7 +451,7 @@ class Annotating:
         return correction.payload | {"runs": None if pixels is None else runs_of(pixels), "corrected": True}
 
     def others(self, number: object) -> dict[str, Any]:
-        """Return the consensus of all other people who annotated the image of an answer, for the reviewer.
+        """Return, for the reviewer, the consensus of all other people who annotated the image of an answer.
 
         Raises:
             UserError: The answer does not exist or does not need a review.

@@ -1,7 +1,7 @@
 """Extend an annotation study to more images, or to more people per image, under the same name.
 
-The row of a study never changes. Each extension is stored as an event with the new settings, which is called a revision
-of the protocol. The last revision applies, and the report lists all revisions.
+The row of a study never changes. Each extension is called a revision of the protocol and is stored as an event with the
+new settings. The last revision applies, and the report lists all revisions.
 """
 
 from dataclasses import replace

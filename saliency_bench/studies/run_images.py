@@ -1,4 +1,4 @@
-"""The images and stored maps of a finished run for studies, by image id.
+"""The images and stored maps of a finished run, accessed by image id, for use in studies.
 
 The frame of an image is the image resized and cropped as in the run, without loading a network. Pixel values may differ
 from the values of the run by rounding errors. Maps are the stored maps of the run (`load_maps`).

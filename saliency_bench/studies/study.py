@@ -495,7 +495,7 @@ class Study:
 
 
 def _pseudonym(key: str, attempt: int = 0) -> str:
-    """Return a pseudonym such as "p-7kq3xwab", which reveals neither the person nor the number of people.
+    """Return a pseudonym such as "p-7kq3xwab", which reveals neither the person's identity nor the number of people.
 
     The pseudonym is derived from the key, so a person who takes part on two servers with the same browser has the same
     pseudonym on both. It contains 40 bits of a hash, which reveal nothing about the key.

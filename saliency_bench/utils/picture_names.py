@@ -108,7 +108,7 @@ class Meant:
 
 
 class PictureNames:
-    """Index that finds images by their path or the end of their path, with any or no file extension."""
+    """Index that finds images by their path or the end of their path, regardless of the file extension."""
 
     def __init__(self, names: Iterable[str]):
         self.names = list(names)

@@ -134,7 +134,7 @@ def _cache_of(path: Path) -> tuple[str, Path] | None:
 
 
 def _full_folder() -> Path | None:
-    """Return the first cache or temporary folder of libraries whose disk is full, or None."""
+    """Return the first folder whose disk is full, among the caches of libraries and the temporary folder, or None."""
     for folder in (*cache_folders().values(), Path(tempfile.gettempdir())):
         existing = next(place for place in (folder, *folder.absolute().parents) if place.exists())
         with suppress(OSError):

@@ -127,7 +127,7 @@ class Assess:
         return [list(maps) for _, maps in groupby(assigned, key=lambda assignment: pair_of(assignment.unit)[0])]
 
     def _draw(self, person: str, everyone: list[Assignment]) -> list[str]:
-        """Draw maps of images with the fewest raters (at most `raters` per image) and of attention checks."""
+        """Select the maps of the images with the fewest raters (at most `raters` per image) and of attention checks."""
         settings, seed = self.study.configuration, self.study.seed
         active, without = self.study.active(self.lease_hours), excluded(self.study)
         everyone = [entry for entry in everyone if entry.person not in without]

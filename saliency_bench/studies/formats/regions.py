@@ -1,4 +1,4 @@
-"""Shared code of the formats: regions in files, selection of regions, file names and checks."""
+"""Code shared by the formats: regions in files, selection of regions, file names and checks."""
 
 import re
 from collections import Counter
