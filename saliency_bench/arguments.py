@@ -38,7 +38,7 @@ class Parser(argparse.ArgumentParser):
         show_help(self.format_help())
 
     def error(self, message: str) -> NoReturn:
-        """Raise UserError with the message of argparse."""
+        """Raise UserError with the message from argparse."""
         choice = CHOICE.search(message)
         near = did_you_mean(choice["given"], re.findall(r"[\w:-]+", choice["known"])) if choice else ""
         raise UserError(f"{message}{near or '; '}{' ' * bool(near)}{self.prog} --help shows an example")

@@ -46,7 +46,7 @@ class MadeMaps:
 
     Attributes:
         maps: Maps, float (B, H, W).
-        reliability: Reliability of each map (`maps.reliability`); None if there are no random draws or it is undefined.
+        reliability: Reliability of each map (`maps.reliability`); None if it is undefined or there are no random draws.
         draws: Number of random draws that each map averages; None if there are none.
         cells: (height, width) of the small maps before upsampling; None for maps computed pixel by pixel.
     """
@@ -66,7 +66,7 @@ def real_numbers(returned: Any, name: str, images: Images) -> Tensor:
     import torch
 
     if returned is None:
-        raise UserError(f"{name} returned None instead of maps; end it with `return` and the maps")
+        raise UserError(f"{name} returned None instead of maps; add a `return` statement that returns the maps")
     try:
         maps = torch.as_tensor(returned).detach()
     except (TypeError, ValueError, RuntimeError) as error:
@@ -198,7 +198,7 @@ class Explainer:
 
     @property
     def baseline(self) -> bool:
-        """Return whether the explainer ignores the network; tables show it separately."""
+        """Return whether the explainer ignores the network. Tables show such baselines separately."""
         return self.declaration.baseline
 
     @property
@@ -243,7 +243,10 @@ def _reliability(averaged: Averaged | None, images: int) -> list[float | None]:
     maps, *halves = (torch.as_tensor(half).detach().cpu().numpy() for half in averaged[:3])
     if any(half.shape != maps.shape for half in halves):
         shapes = f"{maps.shape}, {halves[0].shape} and {halves[1].shape}"
-        raise UserError(f"the maps of all, even and odd draws have shapes {shapes}; return maps of the same shape")
+        raise UserError(
+            f"the maps of all draws, of the even draws and of the odd draws have shapes {shapes}; return maps of the "
+            "same shape"
+        )
     return [value if isfinite(value) else None for value in reliability(*halves).tolist()]
 
 
@@ -260,7 +263,7 @@ def _draws(averaged: Averaged | None, images: int) -> list[int] | None:
     draws = torch.as_tensor(averaged.draws)
     if draws.shape not in ((), (images,)):
         raise UserError(
-            f"draws of {images} maps have shape {tuple(draws.shape)}; return a single number or one per map"
+            f"`draws` has shape {tuple(draws.shape)} for {images} maps; return a single number or one number per map"
         )
     return draws.expand(images).tolist()
 
@@ -284,7 +287,8 @@ def load_explainer(name: str | Callable[..., Maps], **chosen: object) -> Explain
     if not isinstance(name, str):
         if chosen:
             raise UserError(
-                "options require the name of an explainer; bind options of a function with functools.partial"
+                "options can only be set for an explainer passed by name; bind the options of a function with "
+                "functools.partial"
             )
         return as_explainer(name)
     return _in_file(name, chosen) if user_files.is_in_file(name) else registered_explainer(name, **chosen)
@@ -329,7 +333,9 @@ def as_explainer(explainer: str | Explainer | Callable[..., Maps]) -> Explainer:
             f"an explainer must be a name or a function (classifier, images, target) -> maps; got {explainer!r}"
         )
     if isinstance(declaration := declaration_of(explainer), MetricDeclaration):
-        raise UserError(f"{getattr(explainer, 'name', name_of(explainer))} is a metric; pass it with the metrics")
+        raise UserError(
+            f"{getattr(explainer, 'name', name_of(explainer))} is a metric, not an explainer; pass it as a metric"
+        )
     check_call(name := name_of(explainer), explainer)
     bound = tuple(sorted(options.defaults(explainer).items()))
     if not isinstance(declaration, ExplainerDeclaration):
@@ -338,14 +344,14 @@ def as_explainer(explainer: str | Explainer | Callable[..., Maps]) -> Explainer:
 
 
 def _refuse_peer(explainer: object) -> None:
-    """Raise UserError for an object or function of another package that needs an adapter."""
+    """Raise UserError for an object or function from another package that needs an adapter."""
     inner = explainer.func if isinstance(explainer, partial) else explainer
     kind = "a function" if inspect.isroutine(inner) else "a class" if isinstance(inner, type) else "an object"
     package = str(getattr(inner, "__module__", "")).partition(".")[0]
     if package in PEERS:
         adapter = f"saliency_bench.peers.{PEERS[package]}"
         name = getattr(inner, "__name__", type(inner).__name__)
-        raise UserError(f"{name} is {kind} of {package}; convert it to an explainer with {adapter}(...)")
+        raise UserError(f"{name} is {kind} from {package}; convert it to an explainer with {adapter}(...)")
 
 
 def _in_file(text: str, further: dict[str, object]) -> Explainer:
@@ -361,7 +367,7 @@ def _in_file(text: str, further: dict[str, object]) -> Explainer:
 
 @contextmanager
 def same_directory() -> Iterator[None]:
-    """Restore the working directory afterwards, unless it was deleted, because relative paths depend on it."""
+    """Restore the working directory on exit (unless it was deleted), because relative paths depend on it."""
     try:
         before = os.getcwd()
     except FileNotFoundError:

@@ -50,7 +50,7 @@ class Metric:
         return hash(self.identity)
 
     def __call__(self, *inputs: object, **named: object) -> np.ndarray:
-        """Return a score per sample, float64 (B,); NaN if it is undefined, and for all samples of an aggregate."""
+        """Return a score per sample, float64 (B,). Undefined scores are NaN; with an aggregate, all scores are NaN."""
         return self.with_parts(*inputs, **named)[0]
 
     def with_parts(self, *inputs: object, **named: object) -> tuple[np.ndarray, np.ndarray | None]:
@@ -62,7 +62,7 @@ class Metric:
         if self.declaration.parts is None:
             return values, None
         if values.ndim != 2:
-            raise ValueError(f"it returned {_shape(values)}; a metric with parts must return values (B, P)")
+            raise ValueError(f"it returned {_shape(values)}; a metric with parts must return values of shape (B, P)")
         if self.aggregate is not None:
             return np.full(len(values), np.nan), values
         with no_exit():
@@ -83,9 +83,12 @@ class Metric:
         """
         scores, parts = self.with_parts(**inputs)
         if parts is not None and parts.shape != (count, len(names)):
-            raise ValueError(f"it returned {_shape(parts)}; expected {count} samples and {len(names)} parts")
+            raise ValueError(
+                f"it returned {_shape(parts)} for {count} samples and {len(names)} parts; return an array of shape "
+                f"{count, len(names)}"
+            )
         if scores.shape != (count,):
-            giver = "it" if parts is None else "reduce"
+            giver = "it" if parts is None else "`reduce`"
             raise ValueError(f"{giver} returned {_shape(scores)}; return one score for each of {count} samples")
         marked = self.marks(**inputs)
         if marked is not None and np.shape(marked) != (count,):
@@ -94,12 +97,12 @@ class Metric:
 
     @property
     def higher_is_better(self) -> bool:
-        """Return whether higher is better, with these options."""
+        """Return whether higher scores are better with these options."""
         return self.declaration.direction(dict(self.options))
 
     @property
     def range(self) -> Range:
-        """(low, high) of the scores. If it depends on the target, a contrast of two softmax classes is assumed."""
+        """(low, high) of the scores. A range that depends on the target is given for a contrast of two classes."""
         return self.limits(PLAIN_CONTRAST)
 
     @property
@@ -133,7 +136,9 @@ class Metric:
             return ()
         names = self._asked("parts", self.declaration.parts, dict(self.options), classifier)
         if isinstance(names, str) or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
-            raise UserError(f"{self}: parts must return the names of the parts as distinct strings; got {names!r}")
+            raise UserError(
+                f"{self}: the function `parts` must return the names of the parts as distinct strings; got {names!r}"
+            )
         return tuple(names)
 
     def questions(self, probabilities: np.ndarray, groups: object) -> Sequence[tuple] | None:
@@ -142,7 +147,9 @@ class Metric:
             return None
         targets = self._asked("question", self.declaration.question, dict(self.options), probabilities, groups)
         if not isinstance(targets, Sequence) or len(targets) != len(probabilities):
-            raise UserError(f"{self}: question must return targets for each of {len(probabilities)} samples")
+            raise UserError(
+                f"{self}: the function `question` must return targets for each of {len(probabilities)} samples"
+            )
         return targets
 
     def planned(self, predictions: object) -> Mapping[int, Sequence[int]]:
@@ -164,7 +171,7 @@ class Metric:
             with no_exit():
                 return function(*given)
         except Exception as error:
-            raise UserError(f"{self}: {name} raised {described(error)}") from error
+            raise UserError(f"{self}: `{name}` raised {described(error)}") from error
 
     def marks(self, **inputs: object) -> np.ndarray | None:
         """Return whether each sample is counted for `mark`, bool (B,), or None for a metric without marks."""
@@ -174,7 +181,7 @@ class Metric:
 
     @property
     def asks_of_target(self) -> bool:
-        """Return whether the metric uses the run's target; otherwise the metric defines its own targets."""
+        """Return whether the metric uses the run's target instead of defining its own targets."""
         return bool(OF_TARGET & set(self.inputs))
 
     def __str__(self) -> str:
@@ -306,14 +313,17 @@ def check_without_people(metric: Metric) -> None:
     """Raise UserError for a metric that is computed from people's answers, because a run has no such answers."""
     if OF_PEOPLE & set(metric.inputs):
         raise UserError(
-            f"{metric.name} is computed from people's answers, which a run does not have; remove this metric, and "
-            f"pass the answers to `saliency-bench analyse RUN --what agreement --answers FILE` or to evaluate"
+            f"{metric.name} is computed from people's answers, which a run does not have; remove this metric from the "
+            "run, and pass the answers to `saliency-bench analyse RUN --what agreement --answers FILE` or "
+            "to the metric in the library `evaluate`"
         )
 
 
 def _without_options(metric: Metric, chosen: dict[str, object]) -> Metric:
     if chosen:
-        raise UserError("options require the name of a metric; bind options of a function with functools.partial")
+        raise UserError(
+            "options can only be set for a metric passed by name; bind the options of a function with functools.partial"
+        )
     return metric
 
 
@@ -333,12 +343,15 @@ def as_metric(given: str | Metric | Callable[..., np.ndarray]) -> Metric:
         )
     name, declaration = name_of(given), declaration_of(given)
     if isinstance(declaration, ExplainerDeclaration):
-        raise UserError(f"{getattr(given, 'name', name)} is an explainer; pass it with the explainers")
+        raise UserError(f"{getattr(given, 'name', name)} is an explainer, not a metric; pass it as an explainer")
     if not isinstance(declaration, MetricDeclaration):
         declaration = MetricDeclaration()
     declaration.check_function(name, given)
     if declaration.aggregate or declaration.keeps:  # results and retrained networks refer to the metric by name
-        raise UserError(f"metric {name}: aggregate and keeps require a named metric; put it into a folder of a package")
+        raise UserError(
+            f"metric {name}: only a metric from a package can set `aggregate` or `keeps`; move the function to the "
+            "metrics folder of a package"
+        )
     assumed = (
         "It does not declare which direction is better, so higher is assumed to be better."
         if declaration.higher_is_better is None
@@ -370,5 +383,5 @@ def _in_file(text: str, further: dict[str, object]) -> Metric:
 
 
 def is_direction_declared(metric: Metric) -> bool:
-    """Return whether the metric declares its better direction; otherwise higher is assumed to be better."""
+    """Return whether the metric declares which direction is better. Without this, higher is assumed to be better."""
     return metric.declaration.higher_is_better is not None

@@ -124,13 +124,13 @@ def trainer_callback(trainer: Any, dataset: Any, **options: Any) -> Any:
             if state.is_world_process_zero:
                 should_log = control.should_log
                 trainer.log(scores_of(kwargs["model"], dataset, **options))
-                control.should_log = should_log  # `log` marks the epoch's loss as logged before it is
+                control.should_log = should_log  # otherwise the epoch's loss would not be logged
 
     return SaliencyCallback()
 
 
 def _lightning() -> Any:
-    """Return the Lightning package under whichever of its two names it is installed.
+    """Return the Lightning package, which may be installed under either of two names.
 
     The trainer of either package accepts callbacks written for the other.
 
@@ -140,7 +140,7 @@ def _lightning() -> Any:
     for name in ("lightning.pytorch", "pytorch_lightning"):
         if find_spec(name.partition(".")[0]) is not None:
             return import_module(name)
-    raise UserError("Lightning is not installed: pip install lightning")
+    raise UserError("Lightning is not installed; run `pip install lightning`")
 
 
 def _network_of(module: Any, name: str) -> Any:

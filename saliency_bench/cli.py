@@ -85,7 +85,10 @@ def _main(argv: list[str]) -> int:
         show(f"error: unknown option '{argv[0]}'; did you mean --version?")
         return 2
     if argv[0].startswith("-"):
-        show(f"error: options follow the command, as in {PROGRAM} list {argv[0]}; {PROGRAM} --help lists commands")
+        show(
+            f"error: options must follow the command, as in {PROGRAM} list {argv[0]}; run {PROGRAM} --help to list "
+            "the commands"
+        )
         return 2
     with lines_shown():
         return guarded(argv[0], argv[1:])
@@ -131,10 +134,10 @@ def guarded(command: str, argv: list[str]) -> int:
         if debug:
             raise
         if library := lacking(error):
-            show(f"error: {command} needs {library}, which is not installed here: {registry.install_hint()}")
+            show(f"error: {command} needs {library}, which is not installed; run {registry.install_hint()}")
             return 2
         if "Symlink loop" in str(error):  # pathlib's message for a circular link
-            show(f"error: {one_line(error, LONGEST)}: the link points to itself; use another path")
+            show(f"error: {one_line(error, LONGEST)}: the link points to itself; use a different path")
             return 2
         if full := storage_error(error):
             show(f"error: {full}")
@@ -179,7 +182,7 @@ def _again(argv: list[str], args: argparse.Namespace) -> tuple[list[str], str]:
 def _kept(command: str, argv: list[str]) -> str:
     """Describe the saved results that a restarted command will reuse.
 
-    The command's `KEPT` contains a description of these results, and a pattern of their files next to --out.
+    The command's `KEPT` contains a description of these results, and a pattern for their files next to --out.
     """
     module = sys.modules.get(f"saliency_bench.push_scripts.{command.replace('-', '_')}")
     kept, pattern = getattr(module, "KEPT", ("", ""))

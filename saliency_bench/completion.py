@@ -21,7 +21,7 @@ SOURCES = Path(__file__).parent / "compute" / "classifiers" / "sources.py"
 
 
 def complete() -> None:
-    """Print completions and end the process. Return if the shell does not request a completion."""
+    """Print completions and end the process, or do nothing if the shell does not request a completion."""
     line = os.environ.get("COMP_LINE", "")[: int(os.environ.get("COMP_POINT") or 0)]
     typed = line.split()[1:]
     command = next(iter(typed if line.endswith(" ") else typed[:-1]), "")  # only a complete word is a command

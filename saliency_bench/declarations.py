@@ -32,16 +32,18 @@ INPUTS = {
     "images": "torch (B, 3, H, W)",
     "target": "torch (B, K)",
     "logits": "torch (B, K), the classifier's logits for the images",
-    "labels": "numpy bool (B, K), the correct classes of each image, whatever the target is",
+    "labels": "numpy bool (B, K), the correct classes of each image, regardless of the target",
     "groups": "class_groups.ClassGroups of the classifier's classes",
     "explain": "map_provider.MapProvider: explain(images, target, samples, classifier=None) -> numpy (b, H, W)",
     "partners": "partners.Partners: images and maps of other samples, which `plan` chose",
-    "seeds": "an integer per sample, seed of the metric's random draws",
+    "seeds": "one integer per sample: the seed of the metric's random draws",
     "other": "scoring.inputs.Other: a second classifier, with its target, logits and correct classes",
     "columns": "{column: torch (B, 3, H, W) of pictures, prepared like the images, or a list of values}",
-    "run_seed": "an integer, seed of draws shared by all samples",
-    "retrained": "numpy int (B, P), the classes predicted by networks trained on changed pictures; -1: none",
-    "first_right": "numpy (B,), the exposure of the first correct answer of each judgement of a person; NaN: none",
+    "run_seed": "an integer: the seed of random draws that all samples share",
+    "retrained": "numpy int (B, P), the classes predicted by networks trained on changed images; -1 if there is no "
+    "prediction",
+    "first_right": "numpy (B,), the exposure at the first correct answer in each person's judgement; NaN if no answer "
+    "is correct",
 }
 # Inputs that depend on the explainer or on people's answers. A metric needs at least one of them.
 SCORED = frozenset({"maps", "curves", "explain", "partners", "retrained", "first_right"})
@@ -99,8 +101,8 @@ class ExplainerDeclaration(_Declaration):
     """Properties of an explainer, declared by `@sb.explainer(...)`. All of them are optional for your own function.
 
     Attributes:
-        version: Integer to increase whenever a map changes, so that old and new numbers never mix. A function without a
-            registered name (in a plugin folder or an entry point) has a hash of its code instead. The version of an
+        version: Integer to increase whenever a map changes, so that old and new numbers never mix. A function that is
+            not registered (through a plugin folder or an entry point) has a hash of its code instead. The version of an
             explainer from an entry point also includes a hash of its source code.
         needs: Requirements on the network: outputs, gradients, activations or attention, joined by ", " or " or "; or
             "nothing" for a baseline.
@@ -130,7 +132,7 @@ class ExplainerDeclaration(_Declaration):
 
     @property
     def baseline(self) -> bool:
-        """Return whether the explainer ignores the network; tables show it separately."""
+        """Return whether the explainer ignores the network. Tables show such baselines separately."""
         return self.needs == "nothing"
 
     def passes_of(self, options: Options, height: int, width: int) -> int:
@@ -142,15 +144,21 @@ class ExplainerDeclaration(_Declaration):
         owner = f"explainer {name}"
         _check_common(owner, self)
         if type(self.targeted) is not bool:
-            raise UserError(f"{owner}: targeted must be True or False; got {self.targeted!r}")
+            raise UserError(f"{owner}: `targeted` must be True or False; got {self.targeted!r}")
         if not (self.passes is None or callable(self.passes) or _is_count(self.passes)):
-            raise UserError(f"{owner}: passes must be a whole number or a function of the options; got {self.passes!r}")
+            raise UserError(
+                f"{owner}: `passes` must be a whole number or a function of the options; got {self.passes!r}"
+            )
         if isinstance(self.elsewhere, str) or not all(_is_texts(pair) and len(pair) == 2 for pair in self.elsewhere):
-            raise UserError(f'{owner}: elsewhere must be pairs of package and code: (("captum", "..."),)')
+            raise UserError(
+                f'{owner}: `elsewhere` must contain pairs of package and code, such as (("captum", "..."),)'
+            )
         check_call(name, function, is_whole=False)
         if strange := set(re.split(", | or ", self.needs)) - {"", *NETWORK}:
             words = ", ".join(NETWORK)
-            raise UserError(f"explainer {name}: needs has the unknown word {', '.join(sorted(strange))}; use {words}")
+            raise UserError(
+                f"explainer {name}: `needs` contains the unknown word {', '.join(sorted(strange))}; use only {words}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,7 +238,7 @@ class MetricDeclaration(_Declaration):
         return self.range(options, target) if self.asks_target_range else self.range(options)
 
     def passes_of(self, options: Options, height: int, width: int) -> tuple[int, int]:
-        """Return the largest possible numbers of (pictures to classify, maps to request) for an image of this size."""
+        """Return the maximum numbers (pictures to classify, maps to request) for an image of this size."""
         return self.passes(options, height, width) if callable(self.passes) else self.passes or (0, 0)
 
     @property
@@ -244,18 +252,19 @@ class MetricDeclaration(_Declaration):
         _check_common(owner, self)
         if not (self.passes is None or callable(self.passes) or _is_pair(self.passes)):
             raise UserError(
-                f"{owner}: passes must be (pictures, maps) or a function of the options; got {self.passes!r}"
+                f"{owner}: `passes` must be (pictures, maps) or a function of the options; got {self.passes!r}"
             )
         _check_direction_and_range(owner, self)
         _check_parts(owner, self)
         inputs = inputs_of(name, function)
         if ("partners" in inputs) != (self.plan is not None):
             raise UserError(
-                f"{owner}: a parameter partners and plan=function(options, predictions) require each other; add both"
+                f"{owner}: the parameter `partners` and the keyword plan=function(options, predictions) require each "
+                "other; use both or neither"
             )
         if self.asks_target_range and "curves" not in inputs and not {"target", "classifier"} <= set(inputs):
-            raise UserError(f"{owner}: its range depends on the target, so it needs the parameter curves, or both of "
-                            "the parameters target and classifier")  # fmt: skip
+            raise UserError(f"{owner}: its range depends on the target, so it needs the parameter `curves`, or both "
+                            "`target` and `classifier`")  # fmt: skip
         _check_columns(owner, self.columns, inputs)
 
 
@@ -276,7 +285,10 @@ def check_call(name: str, explainer: Callable[..., Any], *, is_whole: bool = Tru
     Raises:
         UserError: The explainer needs other arguments.
     """
-    must = f"explainer {name} must take (classifier, images, target), and options with defaults after a *"
+    must = (
+        f"explainer {name} must have the parameters (classifier, images, target), followed by options with defaults "
+        f"after a *"
+    )
     is_class = isinstance(explainer, type)
     given = *["self"] * is_class, "classifier", "images", "target"
     try:
@@ -290,7 +302,7 @@ def check_call(name: str, explainer: Callable[..., Any], *, is_whole: bool = Tru
         bind(*given, **{"seeds": []} if "seeds" in takes.parameters else {})
     except TypeError as error:
         is_metric = SCORED & set(takes.parameters)
-        fix = "pass a metric with the metrics" if is_metric else error
+        fix = "pass a metric as a metric, not as an explainer" if is_metric else error
         raise UserError(f"{must}; it takes {takes}: {fix}") from error
 
 
@@ -320,8 +332,8 @@ def inputs_of(name: str, function: Callable[..., Any]) -> tuple[str, ...]:
         )
     named = tuple(p.name for p in inputs)
     if not SCORED & set(named):
-        fix = "; pass an explainer with the explainers" * (named == ("classifier", "images", "target"))
-        raise UserError(f"metric {name} has only the inputs {', '.join(named)}; add maps, curves or explain{fix}")
+        fix = "; pass an explainer as an explainer, not as a metric" * (named == ("classifier", "images", "target"))
+        raise UserError(f"metric {name} has only the inputs {', '.join(named)}; add `maps`, `curves` or `explain`{fix}")
     return named
 
 
@@ -347,17 +359,17 @@ def _decorator(kind: type) -> str:
 def _check_common(owner: str, declared: ExplainerDeclaration | MetricDeclaration) -> None:
     """Raise UserError if a version, a string, a function or a list of names has the wrong type."""
     if declared.version is not None and (type(declared.version) is not int or declared.version < 1):
-        raise UserError(f"{owner}: version must be a whole number of at least 1; got {declared.version!r}")
+        raise UserError(f"{owner}: `version` must be a whole number of at least 1; got {declared.version!r}")
     for field in fields(declared):
         key, value = field.name, getattr(declared, field.name)
         if key in TEXTS and not isinstance(value, str):
-            raise UserError(f"{owner}: {key} must be a string; got {value!r}")
+            raise UserError(f"{owner}: `{key}` must be a string; got {value!r}")
         if key in FUNCTIONS and value is not None and not callable(value):
-            raise UserError(f"{owner}: {key} must be a function; got {value!r}")
+            raise UserError(f"{owner}: `{key}` must be a function; got {value!r}")
         if key in NAMES and isinstance(value, str):
-            raise UserError(f'{owner}: {key} must be a list of names, not a string: ("{value}",)')
+            raise UserError(f'{owner}: `{key}` must be a list of names, not a string; write ("{value}",)')
         if key in NAMES and not _is_texts(value):
-            raise UserError(f"{owner}: {key} must be a list of names; got {value!r}")
+            raise UserError(f"{owner}: `{key}` must be a list of names; got {value!r}")
 
 
 def _is_texts(value: object) -> bool:
@@ -377,7 +389,7 @@ def _check_direction_and_range(owner: str, declared: MetricDeclaration) -> None:
     higher = declared.higher_is_better
     if higher not in (True, False, None) and not callable(higher):
         raise UserError(
-            f"{owner}: higher_is_better must be True or False, or a function of the options; got {higher!r}"
+            f"{owner}: `higher_is_better` must be True or False, or a function of the options; got {higher!r}"
         )
     if callable(declared.range):
         return
@@ -387,24 +399,25 @@ def _check_direction_and_range(owner: str, declared: MetricDeclaration) -> None:
             return
     except (TypeError, ValueError):
         pass
-    raise UserError(f"{owner}: range must be two numbers (low, high), low below high; got {declared.range!r}")
+    raise UserError(f"{owner}: `range` must be two numbers (low, high) with low < high; got {declared.range!r}")
 
 
 def _check_parts(owner: str, declared: MetricDeclaration) -> None:
-    """Raise UserError if a keyword is given without one that it requires, or with one that it excludes."""
+    """Raise UserError if a keyword that another one requires is missing, or if two keywords exclude each other."""
     for key in ("reduce", "aggregate", "absent"):
         if getattr(declared, key) and declared.parts is None:
-            raise UserError(f"{owner}: {key} requires parts; add parts=function(options, classifier) -> names")
+            raise UserError(f"{owner}: `{key}` requires `parts`; add parts=function(options, classifier) -> names")
     if declared.reduce and declared.aggregate:
-        raise UserError(f"{owner}: reduce and aggregate exclude each other; remove one of them")
+        raise UserError(f"{owner}: `reduce` and `aggregate` cannot be combined; remove one of them")
     if declared.aggregate_if and not declared.aggregate:
-        raise UserError(f"{owner}: aggregate_if needs aggregate; add aggregate")
+        raise UserError(f"{owner}: `aggregate_if` requires `aggregate`; add `aggregate`")
     if bool(declared.mark) != (declared.marked is not None):
         raise UserError(
-            f"{owner}: mark (a reason) and marked (a function that selects samples) require each other; add both"
+            f"{owner}: `mark` (a reason) and `marked` (a function that selects samples) require each other; use both "
+            "or neither"
         )
     if declared.keeps not in ("", "top", "rest"):
-        raise UserError(f"{owner}: keeps must be top or rest; got {declared.keeps!r}")
+        raise UserError(f"{owner}: `keeps` must be 'top' or 'rest'; got {declared.keeps!r}")
 
 
 def _check_columns(owner: str, columns: Sequence[str], inputs: Sequence[str]) -> None:

@@ -94,7 +94,7 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 
 
 def _nearest(name: str, names: list[str], aliases: Mapping[str, Iterable[str]]) -> list[str]:
-    """Return up to three similar names, or only one if it matches exactly, ignoring case, punctuation and aliases."""
+    """Return up to three similar names, or only one if it (or an alias) differs only in case and punctuation."""
     common = names[0].partition("_")[0] + "_" if names else ""  # a prefix that users may omit, such as saliency_
     common = common if len(names) > 1 and all(item.startswith(common) for item in names) else ""
     spelled = {_letters(alias): item for item in names for alias in aliases.get(item, ())}

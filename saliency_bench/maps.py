@@ -75,8 +75,8 @@ def read_masks(masks: Any) -> np.ndarray:
     if reason := unclear(array):
         values = in_words(np.unique(array))
         raise ValueError(
-            "masks must be binary: 0 outside, one other value (1 or 255) inside; these have "
-            f"{reason} ({values}): pass a comparison, such as masks == 1"
+            "masks must be binary: 0 outside, one other value (1 or 255) inside; these masks have "
+            f"{reason} ({values}); pass a comparison, such as masks == 1"
         )
     return array != 0
 
@@ -105,7 +105,7 @@ def read_pair(maps: Any, masks: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def read_array(name: str, values: Any, shape: str = "(B, H, W)") -> np.ndarray:
-    """Return an array, a tensor, or a list of arrays, tensors or numbers as an array.
+    """Convert an array, a tensor, or a list of arrays, tensors or numbers to a single array.
 
     Args:
         name: Name of the values for messages.
@@ -126,7 +126,9 @@ def read_array(name: str, values: Any, shape: str = "(B, H, W)") -> np.ndarray:
             raise TypeError(f"{array.dtype} is not a real number type")
         return array
     except (ValueError, TypeError, RuntimeError) as error:  # RuntimeError: a meta, sparse or quantised tensor
-        raise ValueError(f"{name} must be real numbers of shape {shape}, all of the same size") from error
+        raise ValueError(
+            f"{name} must be real numbers of shape {shape}, and all arrays must have the same size"
+        ) from error
 
 
 def is_flat(maps: np.ndarray) -> np.ndarray:
@@ -135,7 +137,7 @@ def is_flat(maps: np.ndarray) -> np.ndarray:
 
 
 def normalise(maps: np.ndarray) -> np.ndarray:
-    """Scale each map to [0, 1] by its minimum and maximum. A constant map becomes zeros."""
+    """Scale each map to [0, 1] using its minimum and maximum. A constant map becomes zeros."""
     low = maps.min(axis=(1, 2), keepdims=True)
     with np.errstate(over="ignore"):
         span = maps.max(axis=(1, 2), keepdims=True) - low
@@ -237,8 +239,8 @@ def score_regions(
         score: Function of the salient pixels and the mask, both bool (B, H, W), that returns scores (B,).
         maps: Maps of shape (B, H, W).
         masks: Masks of shape (B, H, W).
-        thresholds: Numbers that salient pixels strictly exceed, or "mask_area" for as many top pixels as the mask has
-            pixels.
+        thresholds: Numbers that the values of salient pixels exceed, or "mask_area" to use as many top pixels as the
+            mask has.
         normalised: Whether to scale each map to [0, 1] first.
 
     Returns:

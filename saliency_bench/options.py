@@ -38,7 +38,7 @@ def parse(text: str) -> tuple[str, dict[str, object]]:
 
 
 def _pairs(text: str) -> Iterator[str]:
-    """Yield the texts between commas, except commas inside JSON."""
+    """Yield the parts of a text between commas. Commas inside JSON do not separate parts."""
     parts = text.split(",")
     while parts:
         # A JSON value is the shortest valid JSON text that ends at a comma. Any other value ends at the first comma.
@@ -175,7 +175,7 @@ class _Annotation:
                 raise unknown(f"value of option {key} of {owner}", value, str(self).split(" or "))
             digits = isinstance(value, int | float) and not isinstance(value, bool) and str in self.types
             text = f'{key}="{value}"'  # quotes for JSON; the shell needs outer quotes
-            fix = f"; to pass it as text, write {text}, in a shell '{owner}:{text}'" if digits else ""
+            fix = f"; to pass it as text, write {text} (in a shell: '{owner}:{text}')" if digits else ""
             raise UserError(f"option {key} of {owner} takes {self}; got {value!r}{fix}")
 
     def __str__(self) -> str:

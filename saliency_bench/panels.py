@@ -124,7 +124,7 @@ def draw(
 
 
 def _write_figure(path: Path, strips: Sequence[StripLayout]) -> None:
-    """Write strips below each other to a PDF or SVG file, with pictures as pixels and text as text."""
+    """Write strips below each other to a PDF or SVG file, with pictures as pixels and with selectable text."""
     width, height = max(placed.size[0] for placed in strips), sum(placed.size[1] for placed in strips)
     with rc_context(STYLE | {"font.family": "DejaVu Sans", "svg.image_inline": True}):
         figure = Figure(figsize=(width / DOTS, height / DOTS))
@@ -154,8 +154,8 @@ def drawn(
     manifest = read_manifest(folder)
     if panel in ("models", "object") and manifest.spec.other_model is None:
         raise UserError(
-            f"{folder} has no other model, which --what {panel} requires; use a run with --other-model DIR "
-            "--other-label COLUMN"
+            f"{folder} has no other model, which --what {panel} requires; use a run that was made with --other-model "
+            "DIR --other-label COLUMN"
         )
     metrics = _metrics(manifest, panel)
     data, model, pairs = loaded(folder, manifest, metrics, explainers, device)

@@ -107,7 +107,7 @@ def _points_one_by_one() -> list[EntryPoint]:
 
 @cache
 def _points(kind: str) -> dict[str, EntryPoint]:
-    """Return {name: entry point} of items from other packages. If names are equal, the first package is used."""
+    """Return {name: entry point} of items from other packages. A name belongs to the first package that has it."""
     points = _all_points().get(kind, [])
     known: dict[str, EntryPoint] = {}
     for point in sorted(points, key=_called):
@@ -116,7 +116,10 @@ def _points(kind: str) -> dict[str, EntryPoint]:
             rule = "a name is at most 100 letters, digits, ., _ and -, and begins with a letter or digit"
             complain(f"{KINDS[kind]} {name} of {_called(point)} cannot be used: {rule}")
         elif (first := known.setdefault(point.name, point)) is not point and first.value != point.value:
-            complain(f"{KINDS[kind]} {point.name} of {_called(point)} is left out: {_called(first)} has one too")
+            complain(
+                f"{KINDS[kind]} {point.name} of {_called(point)} is left out: {_called(first)} has one with the same "
+                "name"
+            )
     return known
 
 
@@ -149,7 +152,9 @@ def _read_added(kind: str) -> dict[str, Path | str]:
     for name, point in _points(kind).items():
         place = _places(kind).get(name)
         if kind != "suites" and name in _inside(kind, *folders(kind)):
-            complain(f"{KINDS[kind]} {name} of {_called(point)} cannot be used: saliency-bench has one with this name")
+            complain(
+                f"{KINDS[kind]} {name} of {_called(point)} cannot be used: saliency-bench has one with the same name"
+            )
         elif place is None:
             items[name] = f"there is no module {one_line(point.value, 100)}"
         elif kind == "suites":
@@ -202,7 +207,7 @@ def unusable(kind: str) -> dict[str, str]:
 
 
 def usable_names(kind: str) -> list[str]:
-    """Return the public names of importable items of a kind, and print a line for each other item."""
+    """Return the public names of importable items of a kind, and print a line for each item that is not importable."""
     broken = unusable(kind)
     for line in broken.values():
         complain(line)
@@ -228,10 +233,10 @@ def _package(package: Distribution) -> str:
 
 
 def version_of(kind: str, name: str, version: int) -> int | str:
-    """Return the version of an item that is part of identities.
+    """Return the version of an item as it is used in identities.
 
-    For an item from another package, it includes the name and version of the package and a hash of the item's source,
-    because an edit may change numbers even if the version is not increased.
+    For an item from another package, this version includes the name and version of the package and a hash of the item's
+    source, because an edit may change numbers even if the version is not increased.
     """
     if name not in _added(kind):
         return version
@@ -264,7 +269,7 @@ def owner_of(version: int | str) -> str:
 
 
 def is_named(version: int | str) -> bool:
-    """Return whether the version belongs to a named item; otherwise it is the hash of a function."""
+    """Return whether the version belongs to a named item, rather than being the hash of a function."""
     return isinstance(version, int) or bool(owner_of(version))
 
 
@@ -371,7 +376,7 @@ def aliases(kind: str) -> dict[str, tuple[str, ...]]:
 
 
 def constant(path: Path, name: str, default: Any = None) -> Any:
-    """Return the literal that a file assigns to a name, without importing the file; otherwise the default."""
+    """Return the literal that a file assigns to a name, or the default. The file is not imported."""
     for line in _parse(path).body:
         if isinstance(line, ast.Assign) and ast.unparse(line.targets[0]) == name:
             return _literal(line.value, default)
@@ -379,7 +384,7 @@ def constant(path: Path, name: str, default: Any = None) -> Any:
 
 
 def declared(kind: str, name: str, key: str, default: Any = None) -> Any:
-    """Return the literal value of a keyword in the decorator of an explainer or metric, without importing it."""
+    """Return the literal value of a keyword in the decorator of an item, without importing the item."""
     function = _function(kind, name)
     for decorator in function.decorator_list if function else ():
         if isinstance(decorator, ast.Call):
@@ -390,7 +395,7 @@ def declared(kind: str, name: str, key: str, default: Any = None) -> Any:
 
 
 def _literal(value: ast.expr, default: Any) -> Any:
-    """Return the value of a literal expression; otherwise the default."""
+    """Return the value of a literal expression, or the default for any other expression."""
     try:
         return ast.literal_eval(value)
     except ValueError:

@@ -100,7 +100,7 @@ class RunSpec(BaseModel):
     dataset: NotEmpty | PythonObject = _setting("name, folder or Hub id (also hub:OWNER/NAME@COMMIT)", path=True)
     model: str | PythonObject = _setting(
         "Hub id, local folder, torchvision:NAME, or your own network: ./net.py:make, timm:NAME:weights=FILE or "
-        "torchvision:NAME:weights=FILE; mean=, std=, size= and labels= may follow",
+        "torchvision:NAME:weights=FILE; the options mean=, std=, size= and labels= may follow",
         path=True,
     )
     explainers: tuple[str | PythonObject, ...] = _setting(
@@ -111,14 +111,16 @@ class RunSpec(BaseModel):
     )
     maps: tuple[str | PythonObject, ...] = _setting(
         "precomputed maps, scored like maps of an explainer with this name: a folder of IMAGE-ID.npy, .npz, .pt or "
-        "grey .png, a Parquet file with image_id and map, or a .npy, .npz or .pt file (N, H, W) in the order of the "
-        "dataset",
+        "grey .png, a Parquet file with the columns image_id and map, or a .npy, .npz or .pt file (N, H, W) in the "
+        "order of the dataset",
         (),
         metavar="NAME=FOLDER",
         path=True,
     )
     out: str = _setting("output folder", metavar="DIR", path=True, min_length=1)
-    split: str = _setting("split of the dataset; train if that is the only one", "test", group="samples")
+    split: str = _setting(
+        "split of the dataset; if train is the only split, it is used instead", "test", group="samples"
+    )
     target: str = _setting(
         "target of the maps: label, predicted, contrast:second (the predicted class against the runner-up of its "
         "group), predicted-by:MODEL (the class that another model predicts; MODEL may be the folder of its run), or a "
@@ -128,10 +130,10 @@ class RunSpec(BaseModel):
         group="classes",
     )
     label_column: str = _setting(
-        "column of the dataset that holds the label", "label", metavar="NAME", min_length=1, group="samples"
+        "column of the dataset that contains the label", "label", metavar="NAME", min_length=1, group="samples"
     )
     prompts: tuple[str, ...] | PythonObject | None = _setting(
-        "texts that a vision-language model (CLIP, SigLIP) compares pictures with: templates such as 'a photo of "
+        "texts that a vision-language model (CLIP, SigLIP) compares images with: templates such as 'a photo of "
         "a {}', where {} is replaced by each class name of the dataset, a text file with one template per line, or a "
         "JSON file {class: [texts]}",
         None,
@@ -141,8 +143,8 @@ class RunSpec(BaseModel):
         group="classes",
     )
     label_map: str | PythonObject | None = _setting(
-        "JSON file {dataset class: model class or list of classes} for names that differ, or one of coco_to_imagenet, "
-        "pets_to_imagenet, photos_to_imagenet, voc_to_imagenet",
+        "JSON file {dataset class: model class or list of classes} for class names that differ, or one of the "
+        "built-in maps coco_to_imagenet, pets_to_imagenet, photos_to_imagenet, voc_to_imagenet",
         None,
         metavar="FILE",
         path=True,
@@ -157,13 +159,14 @@ class RunSpec(BaseModel):
         group="classes",
     )
     other_model: str | PythonObject | None = _setting(
-        "second classifier of the same images, for metrics that compare two models: Hub id, folder or torchvision:NAME",
+        "second classifier for the same images, for metrics that compare two models: Hub id, folder or "
+        "torchvision:NAME",
         None,
         path=True,
         group="classes",
     )
     other_label: str | None = _setting(
-        "column of the dataset that holds the label of the other model",
+        "column of the dataset that contains the label for the other model",
         None,
         metavar="NAME",
         min_length=1,
@@ -193,25 +196,26 @@ class RunSpec(BaseModel):
         option="--foreground",
     )
     limit: int | None = _setting(
-        "use only N samples, drawn at random with the seed; groups are kept whole, so there may be slightly more",
+        "use only N samples, drawn at random with the seed; groups are kept whole, so slightly more than N samples "
+        "may be used",
         None,
         metavar="N",
         ge=1,
         group="samples",
     )
     batch_size: int = _setting(
-        "samples per batch, the unit that is computed and saved", 16, metavar="N", ge=1, group="computation"
+        "samples per batch; each batch is computed and saved as a whole", 16, metavar="N", ge=1, group="computation"
     )
     seed: int = _setting("seed of all random draws", 0, metavar="N", group="computation")
     precision: Literal["fp32", "tf32", "bf16", "fp16"] | None = _setting(
-        "arithmetic of the network (default: as the model was loaded, usually fp32)", None, group="computation"
+        "numerical precision of the network (default: as the model was loaded, usually fp32)", None, group="computation"
     )
     channels_last: bool | None = _setting(
         "use a memory layout in which many networks run faster", None, group="computation"
     )
     compile: bool | None = _setting(
-        "compile the network (torch.compile) for methods that use only outputs: faster after some seconds; needs a "
-        "compiler",
+        "compile the network with torch.compile for methods that use only its outputs, which is faster after a few "
+        "seconds; needs a compiler",
         None,
         group="computation",
     )
@@ -255,7 +259,7 @@ class RunSpec(BaseModel):
             column, equals, wanted = condition.partition("=")
             if condition not in ("correct", "masked") and not (column and equals and wanted):
                 near = did_you_mean(condition, ("correct", "masked"))
-                raise ValueError(f"takes correct, masked or COLUMN=VALUE, not {condition!r}{near}")
+                raise ValueError(f"must be correct, masked or COLUMN=VALUE, not {condition!r}{near}")
         return value or None
 
     @classmethod
@@ -365,7 +369,7 @@ def one_after_the_other(commands: Iterable[str]) -> str:
 def _option(name: str, values: list[str]) -> list[str]:
     """Return the command-line words of an option and its values.
 
-    A value that begins with a dash would be parsed as an option unless it is joined by "=".
+    A value that begins with a dash is joined to its option by "=". Otherwise it would be parsed as an option.
     """
     if not any(value.startswith("-") for value in values) or RunSpec.model_fields[name].annotation is int:
         return [flag(name), *values]

@@ -70,8 +70,8 @@ def activation_of(classifier: object) -> str:
     """Return the activation that turns the logits of a classifier into probabilities.
 
     Returns:
-        "softmax" if the classes are mutually exclusive, and for a module that does not declare it; "sigmoid" if classes
-        are independent, as in multi-label heads; "binary" for the two classes of a single logit.
+        "softmax" if the classes are mutually exclusive, and for a module that declares no activation; "sigmoid" if
+        classes are independent, as in multi-label heads; "binary" for the two classes of a single logit.
     """
     return getattr(classifier, "activation", "softmax")
 
@@ -139,7 +139,7 @@ def score(logits: Tensor, target: Target, on: str = "logit", classifier: object 
 
 
 def weighs_infinite(logits: Tensor, target: Target) -> np.ndarray:
-    """Return whether each target has a weight on an infinite logit (a masked-out class has one), bool (B,)."""
+    """Return whether each target has a weight on an infinite logit, such as that of a masked-out class, bool (B,)."""
     return (logits.isinf() & (target.to(logits.device) != 0)).any(dim=1).cpu().numpy()
 
 
@@ -180,8 +180,8 @@ def expand(target: Target, images: Images) -> Target:
     target = torch.as_tensor(target)
     if target.ndim != 2 or len(target) not in (1, len(images)) or target.shape[1] < 1:
         raise UserError(
-            f"a target must have shape (B, K) or (1, K), here B = {len(images)}; this one has {tuple(target.shape)}: "
-            "build it with saliency_bench.compute.targets, for example one_hot(labels, K)"
+            f"a target must have shape (B, K) or (1, K), here B = {len(images)}; this target has shape "
+            f"{tuple(target.shape)}; build it with saliency_bench.compute.targets, for example one_hot(labels, K)"
         )
     if not torch.isfinite(target.float()).all():
         raise UserError("the target's weights must be finite")

@@ -426,7 +426,7 @@ def _rights(account: client.Account | None, repo: str, info: DatasetInfo | None)
     repository.
     """
     if account is None:
-        return client.Rights(None, "rights not checked: not logged in")
+        return client.Rights(None, "write access not checked: you are not logged in")
     if account.read_only:
         return client.Rights(False, f"{account.name} may not submit to {repo} {client.READ_ONLY}")
     refusal = account.refusal(repo)

@@ -107,8 +107,8 @@ def joined(notes: Dataset, build_report: dict, split: str, source: Path) -> Path
     if build_report["version"] != builder.VERSION:
         raise UserError(
             f"the annotations of {name} were made with version {build_report['version']} of its builder, but the "
-            f"installed version is {builder.VERSION}; install the matching saliency-bench, or build the dataset from "
-            "its source"
+            f"installed version is {builder.VERSION}; install the matching version of saliency-bench, or build the "
+            "dataset from its source"
         )
     source = source.expanduser().resolve()
     prints = [part["fingerprint"] for part in build_report["splits"].values()]

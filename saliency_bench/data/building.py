@@ -92,14 +92,14 @@ def build(
     settings = builders.settings_of(name, builder, {"seed": seed, **options})
     out = Path(out).expanduser().resolve()
     if out.is_symlink():  # Python 3.13 accepts circular links; other versions raise an error
-        raise UserError(f"{out} is a link to itself; choose another path")
+        raise UserError(f"{out} is a link to itself; choose a different path")
     root = None if source is None else source_folder(source, out)
     if workers is not None and workers < 1:
         raise UserError(f"workers={workers} is too small; use 1 or more")
     made_by = json.dumps([saliency_bench.__version__, name, builder.VERSION, settings, about, str(root)])
     with build_lock(out):
         if not overwrite and _is_built(out, name, builder, settings, about):
-            complain(f"{out} is already built with these settings; --overwrite (overwrite=True) rebuilds it")
+            complain(f"{out} is already built with these settings; add --overwrite (overwrite=True) to rebuild it")
             clean_up(out)
             return out
         check_replaceable(out, overwrite)
@@ -119,7 +119,9 @@ def _own_words(name: str, builder: ModuleType, license: str | None, title: str |
     if words and not hasattr(builder, "OWN_DATA"):
         raise UserError(f"{name} has a fixed {' and '.join(words)}; leave {'them' if len(words) > 1 else 'it'} out")
     if license is not None and not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", license):
-        raise UserError(f"license={license!r} is not an identifier such as cc-by-4.0, mit or other")
+        raise UserError(
+            f"license={license!r} is not a licence identifier; use one such as 'cc-by-4.0', 'mit' or 'other'"
+        )
     if title is not None and not (title.strip() and title.isprintable() and len(title) <= LONGEST_TITLE):
         raise UserError(f"the name of a dataset must be one line of at most {LONGEST_TITLE} characters; got {title!r}")
     return words
@@ -143,7 +145,7 @@ def _public(builder: ModuleType, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def split_of(seed: int, group: str) -> str:
-    """Return the split of a group: 70, 15 and 15 percent of all groups, according to a hash of (seed, group).
+    """Return the split of a group, chosen by a hash of (seed, group): 70 % train, 15 % validation, 15 % test.
 
     The split of a group therefore does not change when other groups are added.
     """
@@ -201,7 +203,10 @@ def _nothing_usable(name: str, source: Path | None, log: BuildLog) -> str:
     """Return the error message for a build without samples, with the most frequent reason for left-out images."""
     reasons = Counter(entry["reason"] for entry in log.left_out if entry["what"] == "image").most_common(1)
     why = "".join(f" ({count} left out: {reason})" for reason, count in reasons)
-    return f"{name}: no valid image in {source}{why}; compare the folder with `saliency-bench build {name} --help`"
+    return (
+        f"{name}: no valid image in {source}{why}; to see which files the folder must contain, run `saliency-bench "
+        f"build {name} --help`"
+    )
 
 
 def _rows(
@@ -214,7 +219,7 @@ def _rows(
     progress: bool,
     workers: int,
 ) -> Iterator[dict]:
-    """Yield encoded rows, with a progress bar on standard error.
+    """Yield encoded rows, and show a progress bar on standard error.
 
     Raises:
         ValueError: The builder repeats an id.

@@ -77,7 +77,7 @@ def group_line(builder: ModuleType) -> str:
     if group is None:
         return "Each sample is its own group: the source has no information about related samples."
     return fill(
-        f"`group` is {group}. Samples of a group form one cluster in statistics and are in the same split.", 120
+        f"`group` is {group}. The samples of a group are in the same split and form one cluster in statistics.", 120
     )
 
 
@@ -98,17 +98,19 @@ def _missing(build_report: dict) -> str | None:
 
 
 def _classes(build_report: dict) -> list[str]:
-    """Return lines about columns in which some classes are much more frequent than others."""
+    """Return the columns whose classes the build report counts."""
     return [column for column, counts in build_report["counts"].items() if isinstance(counts, dict)]
 
 
 def _uneven(column: str, build_report: dict) -> str | None:
-    """Return a line about a column if the frequencies of its classes differ much, else None."""
+    """Return a line about a column if its classes are not equally frequent, else None."""
     counts = build_report["counts"][column]
     low, high = min(counts, key=counts.get), max(counts, key=counts.get)
     if counts[low] == counts[high]:
         return None
-    return f"`{column}` is not balanced: from {counts[low]} samples of {low} to {counts[high]} of {high}."
+    return (
+        f"`{column}` is not balanced: it has from {counts[low]} ({low}) to {counts[high]} ({high}) samples per class."
+    )
 
 
 def metadata(builder: ModuleType, build_report: dict, features: Features, config: str, license: str) -> DatasetCardData:

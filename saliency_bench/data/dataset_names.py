@@ -33,7 +33,7 @@ def short_name(name: str | Path) -> str:
 def unknown_dataset(name: str) -> UserError:
     """Return the error for a name that is neither a dataset nor a folder, with the most similar names of both kinds."""
     error = unknown("dataset", name, [*list_datasets(), *near_folders(Path(name))], registry.aliases("hub_builders"))
-    return error if str(error).endswith("?") else UserError(f"{error}; there is no folder of this name either")
+    return error if str(error).endswith("?") else UserError(f"{error}; there is no folder with this name either")
 
 
 def repo_of(name: str) -> str:
@@ -47,7 +47,7 @@ def is_embedded(name: str) -> bool:
 
 
 def alternative_to(repo: str) -> str:
-    """Return how to get a dataset if the Hub cannot be used, as the end of an error message."""
+    """Return the end of an error message: how to get a dataset if the Hub cannot be used."""
     namespace, _, name = repo.partition("/")
     if namespace == NAMESPACE and name in list_datasets():
         return f"build it with `saliency-bench build {name} --source DIR --out DIR` and use that folder"

@@ -164,7 +164,7 @@ def class_name(kind: ClassLabel, label: int | None, image_id: object) -> str | N
     except ValueError as error:
         raise UserError(
             f"label {label} of image {one_line(image_id, 100)} is not one of the dataset's {kind.num_classes} classes; "
-            f"correct the column; null or -1 means no label"
+            f"correct the column (null or -1 means no label)"
         ) from error
 
 

@@ -1,4 +1,7 @@
-"""Prepare images for pages as a classifier would prepare them, but without loading it. Scores never use this module."""
+"""Prepare images for pages as a classifier would prepare them, but without loading the classifier.
+
+Scores never use this module.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,9 +1,9 @@
 """Geometry of the prepared frame: a resize followed by a centred crop, applied to both image and mask.
 
-The checkpoint's own processor prepares the image, so its resampling is exact. The mask is resized by nearest neighbour
-and cropped to the same box. `probe` compares image and mask for a drawn rectangle, so that a processor with other
-steps (padding, flipped channels, an off-centre crop) is rejected instead of causing wrong scores. `enlarge` upsamples
-a small map of features or patches to the size of the frame.
+The checkpoint's own processor prepares the image, so its resampling is exact. The mask is resized with
+nearest-neighbour interpolation and cropped to the same box. `probe` compares the image and the mask of a drawn
+rectangle, so that a processor with additional steps (padding, flipped channels, an off-centre crop) is rejected instead
+of causing wrong scores. `enlarge` upsamples a small map of features or patches to the size of the frame.
 """
 
 from __future__ import annotations
@@ -139,8 +139,8 @@ def probe(geometry: Geometry, frame: Frame, name: str) -> None:
         ):
             continue
         raise UserError(
-            f"the image processor of {name} does not resize, crop and rescale as its settings state "
-            "(padding, another channel order or another scale?), so masks cannot be aligned with its images; use a "
+            f"the image processor of {name} does not resize, crop and rescale as its settings state (it may add "
+            "padding, or use a different channel order or scale), so masks cannot be aligned with its images; use a "
             "checkpoint with a processor that only resizes, crops and rescales"
         )
 

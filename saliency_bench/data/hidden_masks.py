@@ -95,7 +95,8 @@ def join_masks(rows: Dataset, kept: Path, split: str, repo: str | None = None) -
         raise UserError(f"the hidden masks belong to {owner}; they cannot be used to score maps of {repo}")
     if split not in build_report.get("splits", {}):
         raise UserError(
-            f"{kept} contains no masks of the split {split}; pass the private repository that `push dataset` created"
+            f"{kept} contains no masks of the split {split}; pass the private repository that `saliency-bench push "
+            "dataset` created"
         )
     features = features_of(kept, build_report)
     notes = {note["image_id"]: note for note in rows_of(kept, build_report["splits"][split])}

@@ -86,7 +86,7 @@ class Commit:
 
 
 def commit_of(repo: str, revision: str | None = None) -> Commit:
-    """Return the commit of a revision (None for "main"), using one short request, or the last known commit if offline.
+    """Return the commit of a revision (None for "main"), from one short request or, if offline, from the cache.
 
     Raises:
         UserError: The dataset or revision does not exist, or it is not cached and the Hub cannot be reached.
@@ -96,7 +96,9 @@ def commit_of(repo: str, revision: str | None = None) -> Commit:
         try:
             info = HfApi().dataset_info(repo, revision=revision, timeout=SECONDS)
         except RevisionNotFoundError as error:
-            raise UserError(f"the dataset {repo} has no revision {revision}; check the name of the commit") from error
+            raise UserError(
+                f"the dataset {repo} has no revision {revision}; check the name of the branch, tag or commit"
+            ) from error
         except HfHubHTTPError as error:
             if isinstance(error, RepositoryNotFoundError) and not isinstance(error, GatedRepoError):
                 raise UserError(f"the Hub has no dataset {repo} (or it is private); {alternative_to(repo)}") from error
@@ -189,7 +191,7 @@ def loading_error(error: Exception, otherwise: str, config: str | None = None) -
             "changed; build or download them again, or correct num_examples in the card"
         )
     if "scripts are no longer supported" in str(error):
-        return UserError(f"{otherwise} (a script generates it, and downloaded code is never executed)")
+        return UserError(f"{otherwise} (a script generates the dataset, and downloaded code is never executed)")
     return UserError(one_line(error) if "split" in str(error).lower() else f"{otherwise} ({one_line(error)})")
 
 

@@ -38,7 +38,7 @@ class BuildLog:
     Attributes:
         expected: Number of jobs, for the progress bar.
         classes: {column: class names}, for classes that are read from the source.
-        left_out: Images and masks that are missing in the dataset, each with the reason.
+        left_out: Images and masks that are missing from the dataset, each with the reason.
         remarks: Notes on unusual samples that were kept.
         files: {name: content} of files that are published with the rows.
     """
@@ -181,8 +181,8 @@ class JobBatches:
             yield processes
         except TerminatedWorkerError as error:
             raise UserError(
-                "a process of the build was terminated from outside, possibly because memory ran out; start again with "
-                "--workers 1"
+                "a process of the build was terminated from outside, possibly because memory ran out; run the command "
+                "again with --workers 1"
             ) from error
         finally:
             processes.shutdown(kill_workers=True)
@@ -239,5 +239,5 @@ def _is_whole(path: Path) -> bool:
         json.loads(pq.read_table(path).schema.metadata[NOTES])
         return True
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError):
-        complain(f"{path} cannot be read and is recreated")
+        complain(f"{path} cannot be read, so it is recreated")
         return False

@@ -209,7 +209,7 @@ def _is_array(kind: object) -> bool:
 
 
 def _checked_ids(rows: Dataset) -> list[str]:
-    """Return the ids of the images after checking them, because they identify records, random draws and images."""
+    """Check and return the ids of the images, which identify records, random draws and images."""
     if "image_id" not in rows.features:
         return [str(position) for position in range(len(rows))]
     kind = getattr(rows.features["image_id"], "pa_type", None)
@@ -261,7 +261,7 @@ def _check_labels(rows: Dataset, ids: list[str]) -> None:
             if not known:
                 raise UserError(
                     f"labels of image {one_line(image_id, 100)} contains {one_line(label, 100)}, which is not one of "
-                    f"the dataset's {kind.num_classes} classes; use a list of names or numbers of classes"
+                    f"the dataset's {kind.num_classes} classes; use a list of class names or class numbers"
                 )
 
 

@@ -35,7 +35,7 @@ def remember(kind: str, repo: str, revision: str | None, commit: str) -> None:
 def remembered(kind: str, repo: str, revision: str | None) -> str | None:
     """Return the last known commit of a revision, or None.
 
-    If the revision is itself a commit, it is returned unchanged if any file of this commit is cached.
+    A revision that is itself a commit is returned unchanged if any file of this commit is cached.
     """
     with suppress(OSError, ValueError):
         if revision and snapshot_of(kind, repo, revision).is_dir():

@@ -56,7 +56,7 @@ class Account:
 
 def account(api: HfApi) -> Account:
     """Return the account that the Hub reports for the current token. Errors from the Hub are raised unchanged."""
-    info: dict[str, Any] = api.whoami(cache=True)  # the Hub limits this request
+    info: dict[str, Any] = api.whoami(cache=True)  # the Hub limits how often this request may be sent
     token = info.get("auth", {}).get("accessToken", {})
     scoped = (token.get("fineGrained") or {}).get("scoped") if token.get("role") == "fineGrained" else None
     writing = [scope for scope in scoped or () if "repo.write" in scope.get("permissions", ())]
@@ -86,11 +86,11 @@ def rights(api: HfApi, repo: str) -> Rights:
     If the permission cannot be determined, no error is raised, because the Hub checks it again during the upload.
     """
     if (token := token_of(api)) is None:
-        return Rights(None, "rights not checked: not logged in")
+        return Rights(None, "write access not checked: you are not logged in")
     try:
         user = account(api)
     except Exception as error:
-        return Rights(None, f"rights not checked: {reason(error, repo, token)}")
+        return Rights(None, f"write access not checked: {reason(error, repo, token)}")
     refusal = user.refusal(repo)
     return Rights(refusal is None, refusal or f"{user.name} may write to it")
 

@@ -43,7 +43,7 @@ def is_from_hub(error: BaseException) -> bool:
 
 
 def retry_after(error: BaseException) -> int | None:
-    """Return how many seconds the Hub asks clients to wait, or None if it does not say."""
+    """Return how many seconds the Hub asks clients to wait, or None if it does not specify this."""
     for item in _chain(error):
         headers = getattr(getattr(item, "response", None), "headers", {})
         if (seconds := headers.get("Retry-After", "")).isdigit():
@@ -58,7 +58,7 @@ def refuse(error: BaseException, repo: str, token: str | None) -> NoReturn:
 
     The original error remains the cause, for `--debug`, unless it contains the token.
     """
-    again = "; nothing is lost: start the same command again" if may_pass(error) else ""
+    again = "; nothing is lost: run the same command again" if may_pass(error) else ""
     holds_token = token and any(token in str(item) for item in _chain(error))
     raise UserError(reason(error, repo, token) + again) from (None if holds_token else error)
 
@@ -77,14 +77,14 @@ def _reason(error: BaseException, repo: str) -> str:
         401: "the Hub rejects the credentials (401): log in with `hf auth login`, or set HF_TOKEN to a valid token",
         403: f"this account may not write to {repo} (403): use --namespace YOUR-NAME, or a token with write access",
         404: f"the Hub has no repository {repo} that this account can read (404): check the name and the token",
-        409: f"the Hub reports a conflict at {repo} (409): {_server_message(error)}; resolve it, then start again",
+        409: f"the Hub reports a conflict in {repo} (409): {_server_message(error)}; resolve it and try again",
         412: f"{repo} was changed by someone else in the meantime (412)",
         429: f"too many requests to the Hub (429): wait {f'{wait} s' if wait else 'a while'}",
     }
     if status is not None:
         return lines.get(status, f"the Hub returned status {status} for {repo} ({_server_message(error)})")
     if _is_offline(error):
-        return "HF_HUB_OFFLINE is set, so the Hub is not contacted; unset it and start again"
+        return "HF_HUB_OFFLINE is set, so the Hub is not contacted; unset this variable and try again"
     if is_network_error(error):
         return "the Hub cannot be reached, or the connection broke"
     return f"{repo}: {one_line(error)}"

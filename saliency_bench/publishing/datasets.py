@@ -158,8 +158,8 @@ def check_never_shown(repo: str, split: str, api: HfApi) -> None:
 def check_hidden_nowhere(folder: str | Path, repo: str, hide: str | None, api: HfApi) -> None:
     """Check that no private repository of the account hides masks that would now be published.
 
-    Samples count as equal if their images are equal, so a copied, renamed or rebuilt folder is recognised. Errors from
-    the Hub are not converted.
+    Samples are considered equal if their images are equal, so a copied, renamed or rebuilt folder is recognised. Errors
+    from the Hub are not converted.
 
     Args:
         folder: Folder of the dataset.

@@ -30,7 +30,10 @@ def shown_split(build_report: dict) -> str:
 
 
 def eval_yaml(build_report: dict, config: str) -> bytes:
-    """Return eval.yaml of a dataset. It defines the tasks for which the Hub lists models on the dataset's page."""
+    """Return the content of a dataset's eval.yaml.
+
+    The file defines the tasks for which the Hub lists models on the dataset's page.
+    """
     split = shown_split(build_report)
     has_masks = build_report["splits"][split]["masks"] > 0
     tasks = [ACCURACY, *(task for task, metric in SCORES.items() if has_masks or metric not in NEEDS_MASKS)]
@@ -80,13 +83,13 @@ def score_entries(run: Run, dataset: dict, published: dict, namespace: str) -> t
     """
     about, split = run.summary["dataset"], run.summary["dataset"]["split"]
     if published.get("splits", {}).get(split, {}).get("fingerprint") != about["fingerprint"]:
-        return [], f"its samples differ from {dataset['repo']}"
+        return [], f"the run's samples differ from {dataset['repo']}"
     if split != (wanted := shown_split(published)):
-        return [], f"it uses the split {split}, not {wanted}"
+        return [], f"the run uses the split {split}, not {wanted}"
     if about["used"] < about["samples"] or run.summary.get("only"):
-        return [], "it does not use the whole split"
+        return [], "the run does not use the whole split"
     if run.summary["target"] != "label":
-        return [], f"its target is {run.summary['target']}, not label"
+        return [], f"the run's target is {run.summary['target']}, not label"
     texts = {metric: task for task, metric in SCORES.items()}
     cells = [cell for cell in run.cells if cell.explainer_text == EXPLAINER and cell.metric_text in texts]
     started = run.timings.get("started")
@@ -104,7 +107,7 @@ def score_entries(run: Run, dataset: dict, published: dict, namespace: str) -> t
         for cell in cells
         if cell.value is not None
     ]
-    return entries, "" if entries else f"it contains no score of {EXPLAINER} on {' or '.join(texts)}"
+    return entries, "" if entries else f"the run contains no score of {EXPLAINER} on {' or '.join(texts)}"
 
 
 def _spread(score: Interval) -> list[str]:

@@ -60,8 +60,8 @@ def _check_evaluate() -> None:
     create = getattr(loading, "_create_importable_file", None)
     if create is None or tuple(inspect.signature(create).parameters) != EXPECTED:
         raise UserError(
-            f"the cache layout of evaluate {evaluate.__version__} is not supported; "
-            "pip install evaluate==0.4.6, or load metrics by the path of their folder"
+            f"the cache layout of evaluate {evaluate.__version__} is not supported; run `pip install "
+            "evaluate==0.4.6`, or load a metric by the path of its folder"
         )
 
 

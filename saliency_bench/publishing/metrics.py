@@ -41,8 +41,8 @@ def check_publishable(name: str) -> None:
         folder = known[name].parent
         if missing := [file for file in (CARD, REQUIREMENTS) if not (folder / file).is_file()]:
             raise UserError(
-                f"metric {name} has no {' and no '.join(missing)}; add it to {folder}, as `saliency-bench new metric` "
-                f"does in a checkout, and install the package again"
+                f"metric {name} has no {' and no '.join(missing)}; add what is missing to {folder}, as "
+                "`saliency-bench new metric` does in a checkout, and install the package again"
             )
 
 

@@ -228,7 +228,7 @@ def _title(dataset: str) -> str:
 
 
 def _evaluation(repo: str, log: dict, folder: Path, run: Run | None, api: HfApi) -> bytes:
-    """Return the file of scores for the Hub's page of the dataset."""
+    """Return the content of the file with the scores for the Hub's page of the dataset."""
     dataset = log["dataset"]
     if dataset["repo"] is None:
         raise UserError(

@@ -1,6 +1,6 @@
 """Make a self-contained copy of a metric's folder, with the core files that its `evaluate` module imports.
 
-The copy can be stored in the cache of `evaluate` or pushed as a Space, and can be loaded if saliency_bench is not
+The copy can be stored in the cache of `evaluate` or pushed as a Space, and can be loaded even if saliency_bench is not
 installed. `evaluate` copies only files that the main script imports, so the main script imports every file of the copy.
 """
 

@@ -66,7 +66,7 @@ def _staple(masks: Sequence[np.ndarray]) -> np.ndarray:
     try:
         import SimpleITK
     except ModuleNotFoundError as error:
-        raise UserError("the consensus rule staple needs SimpleITK: pip install SimpleITK") from error
+        raise UserError("the consensus rule staple needs SimpleITK; run `pip install SimpleITK`") from error
     probability = SimpleITK.STAPLE([SimpleITK.GetImageFromArray(mask.astype(np.uint8)) for mask in masks], 1.0)
     return SimpleITK.GetArrayFromImage(probability) >= 0.5
 

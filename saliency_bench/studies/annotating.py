@@ -451,7 +451,7 @@ class Annotating:
         return correction.payload | {"runs": None if pixels is None else runs_of(pixels), "corrected": True}
 
     def others(self, number: object) -> dict[str, Any]:
-        """Return the consensus of all other people who annotated the image of an answer, for the reviewer.
+        """Return, for the reviewer, the consensus of all other people who annotated the image of an answer.
 
         Raises:
             UserError: The answer does not exist or does not need a review.
@@ -478,7 +478,7 @@ class Annotating:
         if answer is None or answer.unit in pots:
             raise UserError("this answer does not need a review, or its author has changed it; reload the page")
         if (kind := sent.get("kind")) not in ("mask", "no_region"):
-            raise UserError("kind of a correction must be mask or no_region")
+            raise UserError("the kind of a correction must be mask or no_region")
         mask = self._draw(answer.unit, sent) if kind == "mask" else None
         payload = {"kind": kind, "corrects": {"person": answer.person, "revision": answer.revision}}
         request = str(sent.get("request"))
@@ -505,7 +505,10 @@ class Annotating:
         """
         choice = choice or AnswerChoice()
         if strangers := (set(choice.people) | set(choice.without)) - set(self.study.people()) - self._answerers():
-            raise UserError(f"study {self.study.name} has no person {min(strangers)}; list the people with --report")
+            raise UserError(
+                f"study {self.study.name} has no person {min(strangers)}; to list the people, run the command with "
+                "--report"
+            )
         without = set(choice.without)
         if choice.honeypot_iou:
             scores = self.honeypot_scores()
@@ -539,7 +542,7 @@ def reviewers_needed(study: Study) -> int:
 
 
 def _piece_of_review(answer: int, number: int) -> str:
-    """Return the name of the reviewed item: an answer (1), its first correction (2) or a later correction."""
+    """Return a name for what is reviewed: number 1 is the answer, and numbers 2, 3, ... are its corrections."""
     return f"review {answer}" if number == 1 else f"review {answer}, correction {number - 1}"
 
 

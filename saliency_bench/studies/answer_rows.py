@@ -124,7 +124,7 @@ def _add_studies(connection: Connection, rows: list[dict[str, Any]]) -> dict[str
             connection.execute(insert(studies).values(**values))
         elif different := differences(values, {key: here[key] for key in SETTINGS}):
             raise UserError(
-                f"both contain the study '{values['name']}', but with a different {different}; use another --name"
+                f"both contain the study '{values['name']}', but with a different {different}; use a different --name"
             )
     return dict(connection.execute(select(studies.c.name, studies.c.id)).tuples().all())
 

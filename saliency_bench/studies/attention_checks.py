@@ -36,7 +36,9 @@ def dropped(checks: Checks, people: Iterable[str], with_failed: bool, exclude: I
         UserError: An excluded person does not exist.
     """
     if missing := set(exclude) - set(people):
-        raise UserError(f"--exclude {min(missing)}: no person with this name has answered; `results` lists the people")
+        raise UserError(
+            f"--exclude {min(missing)}: no person with this name has answered; use `results` to list the people"
+        )
     return set(exclude) | (set() if with_failed else set(failed(checks)))
 
 

@@ -76,7 +76,7 @@ class Database:
         except (ArgumentError, ValueError) as error:
             raise UserError(f"{self.text} is not the URL of a database ({one_line(error)})") from None
         except ModuleNotFoundError as error:
-            raise UserError(f"{self.text} needs the library psycopg: pip install 'psycopg[binary]'") from error
+            raise UserError(f"{self.text} needs the library psycopg; run `pip install 'psycopg[binary]'`") from error
         if self.path is not None:
             prepare_sqlite(self.engine, lambda: self.patience)
         else:

@@ -1,7 +1,7 @@
 """Extend an annotation study to more images, or to more people per image, under the same name.
 
-The row of a study never changes. Each extension is stored as an event with the new settings, which is called a revision
-of the protocol. The last revision applies, and the report lists all revisions.
+The row of a study never changes. Each extension is called a revision of the protocol and is stored as an event with the
+new settings. The last revision applies, and the report lists all revisions.
 """
 
 from dataclasses import replace
@@ -61,8 +61,8 @@ def grow(study: Study, images: StudyImages, fingerprint: str, settings: dict[str
         most = float("inf") if name == "per_person" else 0
         is_less = name in MAY_GROW and (value or most) < (before[name] or most)
         if value != before.get(name) and (name not in MAY_GROW or is_less):
-            raise UserError(f"--{name.replace('_', '-')} was {before.get(name)}; a study can only get more annotators, "
-                            "more images per person or a larger dataset")  # fmt: skip
+            raise UserError(f"--{name.replace('_', '-')} was {before.get(name)}; an existing study can only get more "
+                            "annotators, more images per person or a larger dataset")  # fmt: skip
     _check_images(study, images)
     revisions = events_of(study, "protocol")
     payload = {"settings": settings, "dataset": fingerprint, "images": len(images.units)}

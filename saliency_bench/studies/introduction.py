@@ -75,7 +75,7 @@ class Introduction:
                 add_event(study, "text", {"text": name, "id": text.id, "markdown": text.markdown}, request=text.id)
 
     def agree(self, study: Study, person: str, agreed: str) -> bool:
-        """Return whether a person has agreed to the consent form. If `agreed` is its id, store the agreement."""
+        """Return whether a person has agreed to the consent form. If `agreed` is the form's id, store the agreement."""
         if self.consent is None:
             return True
         if agreed == self.consent.id:

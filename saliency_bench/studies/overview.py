@@ -2,8 +2,8 @@
 
 People are marked as
     quick      if the median time per answer is below a third of the median over all people
-    careless   if fewer than half of the checks are correct, or if the agreement with others is below half of the
-               median; in studies whose results exclude people who fail a check, even if only one check is wrong
+    careless   if fewer than half of the checks are correct (in studies whose results exclude people who fail a check:
+               if any check is wrong), or if the agreement with others is below half of the median
     stuck      if they have an assignment and have been inactive for longer than the lease
 
 Times are compared only among people with at least `ENOUGH` answers, and agreements only among people with at least

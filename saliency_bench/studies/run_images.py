@@ -1,4 +1,4 @@
-"""The images and stored maps of a finished run for studies, by image id.
+"""The images and stored maps of a finished run, accessed by image id, for use in studies.
 
 The frame of an image is the image resized and cropped as in the run, without loading a network. Pixel values may differ
 from the values of the run by rounding errors. Maps are the stored maps of the run (`load_maps`).
@@ -224,11 +224,13 @@ def _frame(stored: Any, geometry: Geometry) -> np.ndarray:
     try:
         return np.asarray(framed(picture, geometry, ways.get(geometry.resample.upper(), Pillow.Resampling.BILINEAR)))
     except ValueError as error:
-        raise UserError(f"an image of the run cannot be displayed: {error}; run again with smaller images") from error
+        raise UserError(
+            f"an image of the run cannot be displayed: {error}; repeat the run with smaller images"
+        ) from error
 
 
 def _check_named(folder: Path, dataset: Any) -> None:
-    """Print which dataset is loaded because run.json refers to it.
+    """Print the dataset that is loaded because run.json refers to it.
 
     Raises:
         UserError: The run is from the Hub and refers to a local file or folder.
@@ -258,7 +260,7 @@ def _rows(dataset: Any, split: str, expected: str, label: str) -> Dataset:
     except UserError as error:
         raise UserError(f"the dataset of this run cannot be loaded: {error}; if it has moved, set --dataset") from error
     if fingerprint(rows_there) != expected:
-        raise UserError(f"{dataset} is not the dataset of the run; set --dataset to that dataset")
+        raise UserError(f"{dataset} is not the dataset of the run; set --dataset to the dataset that the run used")
     rows = with_classes(rows_there.with_format(None))
     if label != "label":
         rows = rows.remove_columns([name for name in ["label"] if name in rows.features]).rename_column(label, "label")

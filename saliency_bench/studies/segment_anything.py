@@ -58,7 +58,8 @@ class SegmentAnything:
         strange = sorted(set(needed) - {*PROMPTS, "image_embeddings", *self._outputs})
         if strange or "point_coords" not in needed:
             raise UserError(
-                f"{decoder} needs {', '.join(needed)}; use a decoder from the export script of Segment Anything"
+                f"{decoder} needs the inputs {', '.join(needed)}; use a decoder from the export script of Segment "
+                "Anything"
             )
         self._needed = needed
         self._embedding = lru_cache(EMBEDDINGS_KEPT)(self._embed)

@@ -257,7 +257,7 @@ class Study:
         done: Collection[tuple[str, str]],
         lease_hours: float = LEASE_HOURS,
     ) -> list[str]:
-        """Lease to `person` the first units that nobody else has leased, and return these units.
+        """Give `person` a lease on the first units that nobody else has leased, and return these units.
 
         Args:
             person: The pseudonym.
@@ -278,7 +278,7 @@ class Study:
         return chosen
 
     def assignments(self, person: str | None = None) -> list[Assignment]:
-        """Return the assignments of a person in the person's order, or of all people."""
+        """Return the assignments of a person (in the person's order) or of all people."""
         columns = assignments.c.person, assignments.c.unit, assignments.c.position, assignments.c.created
         rows = select(*columns).where(assignments.c.study == self.id)
         rows = rows if person is None else rows.where(assignments.c.person == person)
@@ -495,7 +495,7 @@ class Study:
 
 
 def _pseudonym(key: str, attempt: int = 0) -> str:
-    """Return a pseudonym such as "p-7kq3xwab", which reveals neither the person nor the number of people.
+    """Return a pseudonym such as "p-7kq3xwab", which reveals neither the person's identity nor the number of people.
 
     The pseudonym is derived from the key, so a person who takes part on two servers with the same browser has the same
     pseudonym on both. It contains 40 bits of a hash, which reveal nothing about the key.

@@ -116,7 +116,7 @@ class Sync:
         time = earlier if self.synced is None else f"at {self.synced:%Y-%m-%d %H:%M:%S} UTC"
         lines = [f"answers copied to the Hub: {time}", f"answers since then: {waiting}"]
         if self.problem:
-            lines.append("COPYING FAILS: these answers are on this server only; see its log for the error")
+            lines.append("COPYING FAILS: these answers are stored only on this server; see its log for the error")
         return "\n".join(lines) + "\n"
 
     def push(self) -> None:

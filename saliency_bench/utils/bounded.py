@@ -65,7 +65,7 @@ class _Child:
         with suppress(BrokenPipeError):  # the child has ended, which the read below detects
             self.process.stdin.write(json.dumps(request).encode() + b"\n")
             self.process.stdin.flush()
-        # The time includes importing the function's module, so twice the time of a call is allowed.
+        # The wait includes the import of the function's module, so twice the time limit of a call is allowed.
         deadline, most = monotonic() + 2 * request["seconds"] + 60, request["most"]
         head = self._read(9, deadline, request["seconds"])
         kind, size = head[:1], int.from_bytes(head[1:], "little")

@@ -25,7 +25,7 @@ def device_of(text: str | torch.device | None) -> torch.device:
     except RuntimeError as error:
         raise UserError(f"unknown device '{text}'; use cpu, cuda or cuda:N") from error
     if device.type == "cuda" and (not has_gpu or (device.index or 0) >= torch.cuda.device_count()):
-        raise UserError(f"device {text} is not available; this machine has {torch.cuda.device_count()} GPUs; use cpu")
+        raise UserError(f"device {text} is not available; GPUs on this machine: {torch.cuda.device_count()}; use cpu")
     if device.type not in ("cpu", "cuda"):
         raise UserError(f"device '{text}' is not supported; use cpu, cuda or cuda:N")
     return device
@@ -80,7 +80,7 @@ def arithmetic(tf32: bool) -> Iterator[None]:
         before = torch.get_float32_matmul_precision(), cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark
     except RuntimeError as error:
         raise UserError(
-            "torch's older and newer settings of precision are mixed; set only one of "
+            "torch's older and newer precision settings are mixed; set only one of "
             "torch.set_float32_matmul_precision and torch.backends.*.fp32_precision"
         ) from error
     wanted = "high" if tf32 else "highest", tf32, True, False

@@ -227,7 +227,7 @@ def read_header(file: IO[bytes]) -> "tuple[tuple[int, ...], np.dtype]":
 
 
 def new_array(path: Path, kind: "DTypeLike", shape: tuple[int, ...]) -> "np.memmap":
-    """Create a .npy file and return its memory-mapped array, or raise OSError if the disk lacks the space."""
+    """Create a .npy file and return its memory-mapped array, or raise OSError if the disk has too little space."""
     import numpy as np
 
     array = np.lib.format.open_memmap(path, mode="w+", dtype=kind, shape=shape)

@@ -33,7 +33,7 @@ def hash_of_text(text: str) -> str:
 def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a file, or raise OSError if it is unreadable or not a regular file.
 
-    Pipes and the like are rejected, because reading from one might block forever.
+    Pipes and devices are rejected, because reading from one might block forever.
     """
     if path.exists() and not path.is_file():
         raise OSError(EINVAL, "is not a regular file", str(path))

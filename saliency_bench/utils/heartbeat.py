@@ -75,5 +75,5 @@ def _give_up(silent: list[int], rank: int, count: int) -> None:
     if rank == min(set(range(count)) - set(silent)):
         names = " and ".join(f"process {other}" for other in silent)
         why = f"did not respond for {SILENCE:g} s (stopped, or its machine is unreachable)"
-        show(f"error: {names} of {count} {why}; start the same command again: complete batches are kept")
+        show(f"error: {names} of {count} {why}; run the same command again to resume; complete batches are kept")
     os._exit(2)

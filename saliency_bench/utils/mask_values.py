@@ -1,4 +1,4 @@
-"""Decide which values of a mask are the object: the values that the user chooses, or else the only value besides 0.
+"""Decide which values of a mask belong to the object: those that the user chooses, or else the only value besides 0.
 
 This module needs only NumPy, because the metric modules for `evaluate` apply the same rules. `masks.py` reads files.
 """

@@ -1,8 +1,9 @@
 """Read masks with the same rules in builds, runs, studies and publishing, without guessing which pixels are the object.
 
 Either a mask has two values, with 0 or black as the background, or the user chooses the object (`mask_values.choices`).
-In palette images the indices count, in images of a single colour the alpha, and in 16-bit and float images the values.
-Any other mask raises an `UnreadableError` that lists the values and names the option that selects the object.
+The values that count are the indices of a palette image, the alpha of an image in a single colour, and the numbers of a
+16-bit or float image. Any other mask raises an `UnreadableError` that lists the values and names the option that
+selects the object.
 """
 
 from typing import Any

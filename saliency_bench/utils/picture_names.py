@@ -46,7 +46,7 @@ def folders_of(name: str) -> tuple[str, ...]:
 
 
 class Sides:
-    """Comparison of the folders of paths in a list with the folders of the images that they may refer to."""
+    """Comparison of the folders in a list of paths with the folders of the images that the paths may refer to."""
 
     def __init__(self, names: Iterable[str], pictures: Iterable[str]):
         self.paths = {folders_of(name) for name in names}
@@ -108,7 +108,7 @@ class Meant:
 
 
 class PictureNames:
-    """Index that finds images by their path or the end of their path, with any or no file extension."""
+    """Index that finds images by their path or the end of their path, regardless of the file extension."""
 
     def __init__(self, names: Iterable[str]):
         self.names = list(names)

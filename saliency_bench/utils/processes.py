@@ -103,5 +103,6 @@ def _none_lost() -> Iterator[None]:
         yield
     except RuntimeError as error:
         raise UserError(
-            "a process of this run ended before the others; start the same command again: complete batches are kept"
+            "a process of this run ended before the others; run the same command again to resume; complete batches "
+            "are kept"
         ) from error

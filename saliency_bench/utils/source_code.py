@@ -210,7 +210,7 @@ def is_library(module: str) -> bool:
 def _file(module: str) -> Path | None:
     try:
         spec = sys.modules[module].__spec__ if module in sys.modules else importlib.util.find_spec(module)
-    except (ImportError, ValueError, AttributeError):  # an attribute of a module that is not a module itself
+    except (ImportError, ValueError, AttributeError):  # the name is an attribute of a module, not a submodule
         return None
     origin = getattr(spec, "origin", None)
     return None if origin is None else Path(origin)

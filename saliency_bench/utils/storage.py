@@ -13,7 +13,7 @@ from saliency_bench.errors import UserError, one_line
 
 CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)  # the file system has no fsync
 FULL = (errno.ENOSPC, errno.EDQUOT)
-CLOSED = (errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST)  # the last two: a file where a folder is expected
+CLOSED = (errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST)  # the last two: there is a file instead of a folder
 # Messages from libraries whose errors have no errno (safetensors, `datasets`, SQLite).
 WORDS = (*map(os.strerror, (*FULL, errno.EROFS)), "Not enough disk space", "database or disk is full")
 ROOM = 2**20  # bytes; a disk with less free space is treated as full
@@ -41,7 +41,7 @@ def cache_folders() -> dict[str, Path]:
 def sync(path: Path) -> None:
     """Sync a file, or the names in a folder, to disk if the file system supports it.
 
-    Without syncing, a power failure may leave a file of the correct name and size that is empty or full of zeros.
+    Without syncing, a power failure may leave a file with the correct name and size that is empty or full of zeros.
 
     Raises:
         OSError: Syncing failed.
@@ -96,8 +96,8 @@ def storage_error(error: BaseException, path: Path | None = None) -> UserError |
 
     Args:
         error: Error, which may have causes.
-        path: Path that was being written. If it is None, a permission error is converted only if it names a path in a
-            cache folder, because elsewhere the error may have occurred while reading.
+        path: Path that was being written. If `path` is None, a permission error is converted only if the error names a
+            path in a cache folder, because elsewhere it may have occurred while reading.
     """
     for cause in _chain(error):
         number = cause.errno if isinstance(cause, OSError) else None
@@ -116,8 +116,8 @@ def storage_error(error: BaseException, path: Path | None = None) -> UserError |
 def _line(where: Path | None, cache: tuple[str, Path] | None, why: str, fix: str) -> str:
     """Return the message for a path, or for the cache folder (variable, folder) that contains it."""
     if cache is None:
-        return f"cannot write {where or 'to the disk'}: {why}; {fix} or choose another --out, and start again"
-    return f"cannot write to the cache folder {cache[1]}: {why}; {fix}, or set {cache[0]} to another folder"
+        return f"cannot write {where or 'to the disk'}: {why}; {fix} or choose another --out, and try again"
+    return f"cannot write to the cache folder {cache[1]}: {why}; {fix}, or set {cache[0]} to a different folder"
 
 
 def _named_in(cause: BaseException) -> Path | None:
@@ -126,7 +126,7 @@ def _named_in(cause: BaseException) -> Path | None:
 
 
 def _cache_of(path: Path) -> tuple[str, Path] | None:
-    """Return (variable, folder) of the cache folder that contains a path, or that a file at this path blocks."""
+    """Return (variable, folder) of the cache folder that contains a path or cannot be created because of it."""
     for variable, folder in cache_folders().items():
         if path.is_relative_to(folder) or (folder.is_relative_to(path) and path.exists() and not path.is_dir()):
             return variable, folder
@@ -134,7 +134,7 @@ def _cache_of(path: Path) -> tuple[str, Path] | None:
 
 
 def _full_folder() -> Path | None:
-    """Return the first cache or temporary folder of libraries whose disk is full, or None."""
+    """Return the first folder whose disk is full, among the caches of libraries and the temporary folder, or None."""
     for folder in (*cache_folders().values(), Path(tempfile.gettempdir())):
         existing = next(place for place in (folder, *folder.absolute().parents) if place.exists())
         with suppress(OSError):

@@ -192,7 +192,7 @@ def _unchanged(network: nn.Module) -> Iterator[None]:
     required = [(parameter, parameter.requires_grad, parameter.grad) for parameter in network.parameters()]
     states = random.getstate(), np.random.get_state()
     devices = list({p.device.index for p, *_ in required if p.device.type == "cuda"})
-    precision = getattr(network, "precision", None)  # also used in backward passes; a plain module has none
+    precision = getattr(network, "precision", None)  # plain modules lack it
     try:
         with (
             torch.random.fork_rng(devices=devices),

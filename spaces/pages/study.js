@@ -56,7 +56,7 @@ export class Refused extends Error {
 }
 
 // Messages for errors of a proxy in front of the server, which sends no message.
-const refusals = { 413: "the server does not accept answers of this size; tell the person who runs the study", 502: "the study is not running", 504: "the study is too slow" };
+const refusals = { 413: "the server does not accept answers of this size; tell the person who runs the study", 502: "the study is not running", 504: "the study took too long to respond" };
 
 let agreed = ""; // id of the consent that the person has agreed to on this page
 

@@ -263,7 +263,7 @@ def test_dry_run_sends_nothing_and_needs_no_login(hub, here, run, capsys):
     shown = said(capsys, ["submit", str(run), "--dry-run"])
     assert "create the public dataset saliency-bench/results" in shown
     assert "licence: cc-by-4.0, to which you agree by submitting" in shown
-    assert "  rights not checked: not logged in\n" in shown
+    assert "  write access not checked: you are not logged in\n" in shown
     assert "records.parquet" in shown
     assert shown.endswith("dry run: nothing was sent\n")
     told = json.loads(said(capsys, ["push", "results", str(run), "--dry-run", "--json"]))

@@ -95,7 +95,7 @@ class World:
         _, shown = process.communicate(timeout=60)
         assert process.returncode != 0
         assert rank is None or "Signal 9 (SIGKILL)" in shown
-        assert rank != 1 or re.search("saliency-bench: .*(torchrun|start the same command again)", shown), shown
+        assert rank != 1 or re.search("saliency-bench: .*(torchrun|run the same command again)", shown), shown
         assert not (self.out / "summary.json").exists()
 
     def wait_for_scores(self, process, files):
@@ -553,7 +553,7 @@ def test_torn_batch_of_a_build_is_recreated(tmp_path, monkeypatch, capsys):
     damage(first, b"")
     damage(second, second.read_bytes()[:-30])
     torn = sb.build("shapes-xai", tmp_path / "torn", **settings)
-    assert capsys.readouterr().err.count("cannot be read and is recreated") == 2
+    assert capsys.readouterr().err.count("cannot be read, so it is recreated") == 2
     files = [path.relative_to(whole) for path in whole.rglob("*") if path.is_file()]
     assert [(torn / file).read_bytes() for file in files] == [(whole / file).read_bytes() for file in files]
 

@@ -178,7 +178,12 @@ def test_invalid_images_and_arguments_are_rejected(load, name):
         says(load, name, shape, **asking(name, images=bad))
     says(load, name, "call `add` or `add_batch`", **asking(name, images=None))  # raised by evaluate itself
     says(load, name, "no sample|no image|have shape", **asking(name, images=images(4)[:0]))
-    says(load, name, "all of the same size|real numbers", **asking(name, images=[images(1)[0], images(1)[0, :, :3]]))
+    says(
+        load,
+        name,
+        "all arrays must have the same size|real numbers",
+        **asking(name, images=[images(1)[0], images(1)[0, :, :3]]),
+    )
     says(load, name, "numbers", **asking(name, images=[["a"]]))
     for bad in (np.nan, np.inf, 255):
         changed = images(4)
@@ -290,7 +295,7 @@ def test_invalid_maps_and_mismatched_inputs_are_rejected(load, name):
         (MAPS[:, None], shape), (None, shape),
         *((with_value(value), "map 2 contains NaN or infinite values") for value in (np.nan, np.inf, -np.inf, 1e300)),
         ([["a"]], "must be real numbers"), (MAPS + 1j, "must be real numbers"),
-        ([MAPS[0], MAPS[1, :3]], "all of the same size"),
+        ([MAPS[0], MAPS[1, :3]], "all arrays must have the same size"),
     ):  # fmt: skip
         says(load, name, line, **given(name) | {"predictions": maps})
         with pytest.raises(ValueError, match=line) as caught:

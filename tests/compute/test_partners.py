@@ -173,14 +173,14 @@ def test_invalid_plans_are_rejected():
         metric = planned(lambda options, all_of, wrong=wrong: wrong)
         refused("saliency_correctness: plan must return", plan_of, metric, given)
     metric = planned(lambda options, all_of: 1 / 0)
-    refused("plan raised ZeroDivisionError", plan_of, metric, given)
+    refused("plan. raised ZeroDivisionError", plan_of, metric, given)
     first, second = (plan_of(planned(lambda *_: {0: [1]}), replace(given, ids=ids)).identity
                      for ids in (["a", "b"], ["a", "c"]))  # fmt: skip
     assert first != second
 
 
 def test_functions_and_precomputed_maps_reject_partners(shapes, model, tmp_path):
-    refused(r"partners and plan=.* require each other", as_metric, lambda images, partners: images)
+    refused(r"partners. and the keyword plan=.* require each other", as_metric, lambda images, partners: images)
     maps = {"mine": np.random.default_rng(0).random((158, 32, 32))}
     refused("saliency_correctness needs more maps", run, shapes, model, tmp_path, explainers=[], maps=maps)
 

@@ -182,7 +182,7 @@ def test_batched_curves_accept_any_batch_size_and_type(made):
         (r"\(2, 3, 6, 5\)", classifier, images, target, maps[:2]),
         ("batch_size must .* got 0", classifier, images, target, maps, 0),
         ("no image", classifier, images[:0], target, maps[:0]),
-        ("all of the same size", classifier, [images[0], images[1, :, :2]], [1, 2, 3], maps),
+        ("all arrays must have the same size", classifier, [images[0], images[1, :, :2]], [1, 2, 3], maps),
         # as many classes as images, even if they would match the last batch
         *((r"\b3 images", classifier, images, classes, maps, 1) for classes in ([1, 2], [1], [1, 2, 3, 0], target[:2])),
     ):

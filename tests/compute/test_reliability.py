@@ -96,7 +96,7 @@ def test_single_draws_have_no_reliability(resnet):
         maps = images.mean(dim=1)
         return Averaged(maps, maps, maps[:, :-1], 2)
 
-    refused("maps of all, even and odd draws have shapes", sb.load_explainer(wrong), classifier, images, target)
+    refused("of the even draws and of the odd draws have shapes", sb.load_explainer(wrong), classifier, images, target)
 
 
 STOPPING = [("rise", "masks", 400, 0.45), ("lime", "samples", 90, 0.96), ("smoothgrad", "samples", 60, 0.9905),

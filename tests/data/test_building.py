@@ -138,7 +138,7 @@ def test_restart_of_a_finished_build_writes_nothing(tmp_path, monkeypatch, capsy
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     capsys.readouterr()
     assert cli.main(["build", "shapes-xai", "--out", str(out), "--size=32", "--count=60"]) == 0
-    assert "is already built with these settings; --overwrite" in capsys.readouterr().err
+    assert "is already built with these settings; add --overwrite" in capsys.readouterr().err
     assert content(out) == before
     (table, *_) = sorted((out / "data").iterdir())
     table.write_bytes(table.read_bytes() + b"x")

@@ -152,7 +152,7 @@ def test_every_dataset_form_gives_the_same_scores(form, rows, run, tmp_path):
 
 @pytest.mark.parametrize(
     ("mask", "words"),
-    [([[0, 1], [None, 0]], "a number of at most 32 bits in every pixel"), ([[0, 1], [0]], "rows of equal length"),
+    [([[0, 1], [None, 0]], "pixel must be a number of at most 32 bits"), ([[0, 1], [0]], "must have the same length"),
      ([[0, 2**40]] * 2, "Integer value 1099511627776 not in range"), ([0, 1], r"a mask has two axes, \(H, W\)")],
 )  # fmt: skip
 def test_invalid_mask_arrays_are_rejected(mask, words, rows, run):
@@ -311,9 +311,9 @@ def test_training_rejects_a_single_split(rows, resnet, tmp_path):
     rows.to_parquet(tmp_path / "mine.parquet")
     rows.save_to_disk(tmp_path / "saved")
     for single in (rows, tmp_path / "mine.parquet", tmp_path / "saved"):
-        refused("is one split, but training needs train, validation, test", sb.train, dataset=single, model=resnet,
+        refused("is a single split, but training needs train, validation, test", sb.train, dataset=single, model=resnet,
                 out=tmp_path / "out", epochs=1, size=32, progress=False)  # fmt: skip
-        refused("needs the splits train and validation: .* is one split", sb.run, dataset=single, model=resnet,
+        refused("needs the splits train and validation: .* is a single split", sb.run, dataset=single, model=resnet,
                 explainers=["random"], metrics=["saliency_roar"], out=tmp_path / "run",
                 label_map={"cat": "disc", "dog": "square"}, progress=False)  # fmt: skip
 

@@ -169,7 +169,7 @@ def test_table_provides_labels_splits_and_groups(tmp_path):
     ({"foreground": "70000"}, "foreground=70000 is not valid"),
     ({"split": "half"}, "split=half is unknown"),
     ({}, "no class folders, and there is no table of labels"),
-    ({"license": "Creative Commons"}, "not an identifier such as cc-by-4.0"),
+    ({"license": "Creative Commons"}, "not a licence identifier; use one such as 'cc-by-4.0'"),
     ({"title": "two\nlines"}, "the name of a dataset must be one line"),
 ])  # fmt: skip
 def test_invalid_sources_and_options_are_rejected(tmp_path, options, words):

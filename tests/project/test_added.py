@@ -115,7 +115,9 @@ def test_plugin_metric_is_published_with_its_card(example, monkeypatch, tmp_path
     card = registry.files("metrics")["top_quarter"].parent / "README.md"
     missing = Path.is_file
     monkeypatch.setattr(Path, "is_file", lambda path: path != card and missing(path))
-    with pytest.raises(UserError, match=r"metric top_quarter has no README.md; add it to .*/top_quarter, as"):
+    with pytest.raises(
+        UserError, match=r"metric top_quarter has no README.md; add what is missing to .*/top_quarter, as"
+    ):
         metric_publication("top_quarter", "ada")
     with pytest.raises(UserError, match=r"my_score.py:my_iou is a function in a file.*saliency-bench new metric"):
         metric_publication("./my_score.py:my_iou", "ada")
@@ -331,7 +333,7 @@ def test_builtin_names_are_not_replaced(capsys, added):
     added("explainers", "gradcam", "broken.gradcam", "raise SystemError('never')")
     assert sb.load_explainer("gradcam").version == registry.load("explainers", "gradcam").gradcam.declaration.version
     (line,) = capsys.readouterr().err.splitlines()
-    why = "explainer gradcam of broken 0.1 cannot be used: saliency-bench has one with this name"
+    why = "explainer gradcam of broken 0.1 cannot be used: saliency-bench has one with the same name"
     assert line == f"saliency-bench: {why}"
 
 
@@ -342,7 +344,7 @@ def test_first_of_two_packages_with_one_name_is_used(tmp_path, monkeypatch, foun
     found_anew()
     assert registry.summary(registry.files("explainers")["item"]) == "An item of another."
     (line,) = capsys.readouterr().err.splitlines()
-    assert line == "saliency-bench: explainer item of broken 0.1 is left out: another 0.1 has one too"
+    assert line == "saliency-bench: explainer item of broken 0.1 is left out: another 0.1 has one with the same name"
     monkeypatch.undo()
 
 

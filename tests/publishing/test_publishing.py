@@ -349,10 +349,10 @@ def test_gradcam_scores_are_listed_on_the_dataset_page(hub, model, pets, scored,
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("changes", "why"), [
-    ({"limit": 2}, "it does not use the whole split"),
-    ({"target": "predicted"}, "its target is predicted, not label"),
-    ({"explainers": ["centre"]}, "it contains no score of gradcam on saliency_miou or saliency_insertion"),
-    ({"split": "train"}, "it uses the split train, not test"),
+    ({"limit": 2}, "the run does not use the whole split"),
+    ({"target": "predicted"}, "the run's target is predicted, not label"),
+    ({"explainers": ["centre"]}, "the run contains no score of gradcam on saliency_miou or saliency_insertion"),
+    ({"split": "train"}, "the run uses the split train, not test"),
 ])  # fmt: skip
 def test_run_that_does_not_fit_the_tasks_is_not_listed(changes, why, hub, model, pets, workspace, tmp_path, capsys):
     publish(dataset_publication(pets, "saliency-bench", workspace), api=hub.api())
@@ -444,7 +444,7 @@ def test_hub_errors_are_one_line(hub):
     ended("401.*hf auth login.*HF_TOKEN", api=hub.api(User("stranger", "hf_nobodyknowsme")))
     ended("saliency-bench/small.*403.*--namespace", status=403)
     ended(r"404.*check the name", status=404)
-    ended(r"conflict at saliency-bench/small \(409\): busy", status=409, message="busy")
+    ended(r"conflict in saliency-bench/small \(409\): busy", status=409, message="busy")
     ended(r"429.*wait 900 s; nothing is lost", status=429, headers={"Retry-After": "900"})
     ended(r"returned status 500 for saliency-bench/small \(you sent \*\*\*\); nothing is lost", status=500)
     ended(r"status 400 for saliency-bench/small \(you sent \*\*\*\)", status=400)
@@ -454,7 +454,7 @@ def test_hub_errors_are_one_line(hub):
     ended("cannot be reached", api=gone)
     offline = publish(small(a="1"), api=gone, dry_run=True)
     assert "not compared with the Hub" in offline.plan.lines()[0]
-    assert offline.plan.lines()[-1] == "  rights not checked: the Hub cannot be reached, or the connection broke"
+    assert offline.plan.lines()[-1] == "  write access not checked: the Hub cannot be reached, or the connection broke"
 
 
 GUEST = User("guest", "hf_GuEsTsSeCrEtToKeN0123456789abcdef", orgs=("saliency-bench",), reads=("saliency-bench",))
@@ -484,12 +484,15 @@ def test_plan_states_write_access_if_known(hub, tmp_path):
         mine = Publication("dataset", "fine/small", {"a": b"1"}, "mit")
         assert publish(mine, api=other.api(FINE)).plan.as_dict()["may_write"] is True
     nobody = publish(own, api=HfApi(endpoint=hub.url, token=False), dry_run=True)
-    assert nobody.plan.lines()[-1] == "  rights not checked: not logged in"
+    assert nobody.plan.lines()[-1] == "  write access not checked: you are not logged in"
     assert nobody.as_dict()["may_write"] is None
     hub.fault("whoami", status=500, times=9, message=f"you sent {VISITOR.token}")
     done = publish(own, api=hub.api(VISITOR))  # the Hub decides
     assert done.changed
-    assert done.plan.lines()[-1] == "  rights not checked: the Hub returned status 500 for visitor/small (you sent ***)"
+    assert (
+        done.plan.lines()[-1]
+        == "  write access not checked: the Hub returned status 500 for visitor/small (you sent ***)"
+    )
     assert publish(own, api=hub.api(VISITOR)).plan.rights is None  # nothing is sent, so rights are not checked
 
 

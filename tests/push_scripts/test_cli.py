@@ -85,7 +85,7 @@ def test_argument_errors_are_one_line_with_a_hint(line, words, capsys):
     ("help ries", "unknown explainer, metric, dataset or command 'ries'; did you mean rise?"),
     ("help miou", "unknown explainer, metric, dataset or command 'miou'; did you mean saliency_miou?"),
     ("list explainers saliency_miou", "unknown explainer 'saliency_miou'"),
-    ("--quiet list", "options follow the command, as in saliency-bench list --quiet"),
+    ("--quiet list", "options must follow the command, as in saliency-bench list --quiet"),
 ])  # fmt: skip
 def test_user_errors_are_one_line_with_exit_code_2(line, words, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

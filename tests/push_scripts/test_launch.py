@@ -262,7 +262,7 @@ def test_busy_hub_is_retried(hub, slept, order, waits):
 
 def test_permanent_hub_errors_are_not_retried(hub, slept):
     hub.fault("GET /api/whoami", times=99, status=503)
-    refused(r"503 .*start the same command again", patiently, hub.api().whoami, "x/y", hub.api())
+    refused(r"503 .*run the same command again", patiently, hub.api().whoami, "x/y", hub.api())
     assert slept == list(patience.PAUSES)
     hub.heal()
     hub.fault("GET /api/whoami", status=429, headers={"Retry-After": "86400"})

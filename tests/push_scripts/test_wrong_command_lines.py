@@ -40,7 +40,7 @@ LINES = {
         file.txt | file.txt; file.txt/run | file.txt; shapes | shapes; net | net; full | full; . | another --out;
         / | another --out; /proc/nothing | /proc/nothing""",
     "run --dataset _ --model net --out X": """
-        nope | no folder of this name either; pets | did you mean pet-xai; shapes-xia | did you mean shapes-xai;
+        nope | no folder with this name either; pets | did you mean pet-xai; shapes-xia | did you mean shapes-xai;
         ./nowhere | ./nowhere; a/b/c | a/b/c; file.txt | file.txt; '' | dataset""",
     "run --dataset shapes --model _ --out X": """
         ./nowhere | ./nowhere; a/b/c | a/b/c; file.txt | file.txt; full | full;

@@ -114,7 +114,7 @@ def test_repeated_answer_is_stored_once_and_change_as_revision(study, tmp_path):
 @pytest.mark.parametrize(("options", "line"), [
     ({"raters": 0}, "raters must be at least 1"), ({"per_person": 0}, "per_person"),
     ({"limit": 0}, "from 1 to 12"), ({"limit": 13}, "from 1 to 12"), ({"checks": -1}, "too few"),
-    ({"checks": 12}, "12 images are too few: one to rate and 12 attention checks are needed"),
+    ({"checks": 12}, "12 images are too few: at least one image to rate and 12 for attention checks are needed"),
     ({"checks": 2, "limit": 11}, "from 1 to 10"),
 ])  # fmt: skip
 def test_configuration_rejects_invalid_numbers(options, line):

@@ -119,7 +119,7 @@ def test_import_rejects_invalid_pseudonyms(annotated, other, tmp_path, person):
 def test_export_rejects_person_names_that_are_paths(annotated, tmp_path, format, person):
     annotated.study.record(person, "image-000", "a request", {"kind": "mask"}, mask=drawn(1))
     before = sorted(tmp_path.rglob("*"))
-    words = r"name .* of a person cannot be a folder name; export as coco or label-studio"
+    words = r"name .* of a person cannot be used as a folder name; export as coco or label-studio"
     refused(words, export, annotated, tmp_path / "out", format)
     assert sorted(tmp_path.rglob("*")) == before
     export(annotated, tmp_path / "out", format, people=False)
@@ -512,7 +512,7 @@ def coco_of(labels):
 @pytest.mark.parametrize(("images", "labels", "label", "message"), [
     (CATS, ["object", "object"], "", r"class of its image \(cat\); its labels are object; set --label NAME"),
     (CATS, ["cat"], "dog", "no region labelled dog; its labels are cat"),
-    (CATS, [None], "cat", "no region labelled cat; it has no labels; remove --label"),
+    (CATS, [None], "cat", "no region labelled cat; its regions have no labels; remove --label"),
     (Images({"p1": ""}), ["a", "b"], "", r"no classes, but .* several labels \(a, b\); set --label"),
 ])  # fmt: skip
 def test_ambiguous_or_missing_labels_are_rejected(tmp_path, images, labels, label, message):

@@ -147,7 +147,7 @@ def test_segment_anything_rejects_invalid_networks(tmp_path, halves):
     refused("there is no file", SegmentAnything, tmp_path / "none.onnx", decoder)
     refused("cannot be read as an ONNX network", SegmentAnything, halves, decoder)
     refused("is not an encoder; use a network whose only input is an image", SegmentAnything, decoder, decoder)
-    refused("needs x; use a decoder from the export script of Segment Anything", SegmentAnything, encoder, encoder)
+    refused("needs the inputs x; use a decoder from the export script", SegmentAnything, encoder, encoder)
 
 
 def test_segment_request_works_for_assigned_images_only(tmp_path):

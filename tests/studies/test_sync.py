@@ -215,7 +215,7 @@ def test_restore_rejects_another_study_and_damaged_rows(hub, tmp_path):
     answer(study_in(tmp_path / "study.db", annotators=3), "ada")
     sync.push()
     answer(study_in(tmp_path / "new/study.db", annotators=4), "bob")
-    words = r"a different configuration \(annotators 3, now 4\); use another --name"
+    words = r"a different configuration \(annotators 3, now 4\); use a different --name"
     refused(words, sync_of(hub, tmp_path / "new/study.db").restore)
     assert by(tmp_path / "new/study.db") == ["bob"]
     hub.api(VISITOR).upload_file(

@@ -229,7 +229,7 @@ def test_unwritable_cache_is_reported(kind, variable, shapes, resnet, small_disk
     lines = done.stderr.strip().splitlines()
     line = next(line for line in (lines if does_without else lines[-1:]) if "cache folder" in line)
     assert f"cannot write to the cache folder {folder}: {why}" in line
-    assert f"or set {variable} to another folder" in line
+    assert f"or set {variable} to a different folder" in line
     assert (tmp_path / "run").exists() == does_without
 
 

@@ -21,25 +21,25 @@ def maps_alone(maps):
 
 
 REFUSED = [({"rnage": (0, 1)}, "unknown keyword 'rnage' of @sb.metric; did you mean range"),
-           ({"range": (1, 0)}, r"maps_alone: range .*\(1, 0\)"), ({"range": 3}, "range .*got 3"),
-           ({"range": ("a", "b")}, "range .*got"), ({"range": (0, float("nan"))}, "range .*got"),
-           ({"higher_is_better": "yes"}, "higher_is_better .*'yes'"), ({"version": 0}, "version .*got 0"),
-           ({"version": "2"}, "version .*got '2'"), ({"reduce": max}, "reduce requires parts"),
-           ({"aggregate": max}, "aggregate requires parts"), ({"absent": "no such layer"}, "absent requires parts"),
+           ({"range": (1, 0)}, r"maps_alone: .range. .*\(1, 0\)"), ({"range": 3}, "range. .*got 3"),
+           ({"range": ("a", "b")}, "range. .*got"), ({"range": (0, float("nan"))}, "range. .*got"),
+           ({"higher_is_better": "yes"}, "higher_is_better. .*'yes'"), ({"version": 0}, "version. .*got 0"),
+           ({"version": "2"}, "version. .*got '2'"), ({"reduce": max}, "reduce. requires .parts"),
+           ({"aggregate": max}, "aggregate. requires .parts"), ({"absent": "no such layer"}, "absent. requires .parts"),
            ({"parts": halves, "reduce": max, "aggregate": max}, "remove one of them"),
-           ({"aggregate_if": bool}, "add aggregate"), ({"mark": "dim"}, "mark .*require each other"),
-           ({"marked": max}, "mark .*require each other"), ({"plan": max}, "partners and plan"),
-           ({"columns": "scene"}, r'columns must be a list of names, not a string: \("scene",\)'),
+           ({"aggregate_if": bool}, "add .aggregate"), ({"mark": "dim"}, "mark. .*require each other"),
+           ({"marked": max}, "mark. .*require each other"), ({"plan": max}, "partners. and the keyword plan"),
+           ({"columns": "scene"}, r'columns. must be a list of names, not a string; write \("scene",\)'),
            ({"columns": ("scene",)}, "scene.*no parameter `columns`"),
-           ({"keeps": "bottom"}, "keeps must be top or rest; got 'bottom'"),
-           ({"also_called": "mean"}, r'also_called .*\("mean",\)'),
-           ({"range": lambda options, target: (0, 1)}, "its range depends .*curves, or .*target and classifier"),
-           ({"check": "never"}, "check must be a function"), ({"paper": 3}, "paper must be a string; got 3"),
-           ({"note": None}, "note must be a string; got None"),
-           ({"plan": "all"}, "plan must be a function; got 'all'"),
-           ({"also_called": 3}, "also_called must be a list of names; got 3"),
-           ({"passes": 3}, r"passes must be .pictures, maps. or a function of the options; got 3"),
-           ({"passes": (1, -1)}, r"passes must be .pictures, maps. or")]  # fmt: skip
+           ({"keeps": "bottom"}, "keeps. must be 'top' or 'rest'; got 'bottom'"),
+           ({"also_called": "mean"}, r'also_called. .*\("mean",\)'),
+           ({"range": lambda options, target: (0, 1)}, "its range depends .*curves., or .*target. and .classifier"),
+           ({"check": "never"}, "check. must be a function"), ({"paper": 3}, "paper. must be a string; got 3"),
+           ({"note": None}, "note. must be a string; got None"),
+           ({"plan": "all"}, "plan. must be a function; got 'all'"),
+           ({"also_called": 3}, "also_called. must be a list of names; got 3"),
+           ({"passes": 3}, r"passes. must be .pictures, maps. or a function of the options; got 3"),
+           ({"passes": (1, -1)}, r"passes. must be .pictures, maps. or")]  # fmt: skip
 
 
 @pytest.mark.parametrize(("declared", "words"), REFUSED)
@@ -49,22 +49,22 @@ def test_invalid_metric_declaration_is_rejected(declared, words):
 
 
 @pytest.mark.parametrize(("declared", "words"), [
-    ({"needs": "gradient"}, "needs has the unknown word gradient; use outputs, gradients"),
-    ({"needs": "attention, weights"}, "needs has the unknown word weights"),
+    ({"needs": "gradient"}, "needs. contains the unknown word gradient; use only outputs, gradients"),
+    ({"needs": "attention, weights"}, "needs. contains the unknown word weights"),
     ({"range": (0, 1)}, "unknown keyword 'range' of @sb.explainer"),
-    ({"version": True}, "version .*got True"), ({"needs": ["gradients"]}, "needs must be a string"),
-    ({"passes": 1.5}, "passes must be a whole number or a function of the options; got 1.5"),
-    ({"passes": -1}, "passes must be a whole number"),
-    ({"targeted": "no"}, "targeted must be True or False; got 'no'"),
-    ({"also_called": (3,)}, "also_called must be a list of names"),
-    ({"elsewhere": ("captum", "Saliency")}, "elsewhere must be pairs of package and code"),
+    ({"version": True}, "version. .*got True"), ({"needs": ["gradients"]}, "needs. must be a string"),
+    ({"passes": 1.5}, "passes. must be a whole number or a function of the options; got 1.5"),
+    ({"passes": -1}, "passes. must be a whole number"),
+    ({"targeted": "no"}, "targeted. must be True or False; got 'no'"),
+    ({"also_called": (3,)}, "also_called. must be a list of names"),
+    ({"elsewhere": ("captum", "Saliency")}, "elsewhere. must contain pairs of package and code"),
 ])  # fmt: skip
 def test_invalid_explainer_declaration_is_rejected(declared, words):
     refused(words, lambda: sb.explainer(**declared)(lambda classifier, images, target: images[:, 0]))
 
 
 @pytest.mark.parametrize(("function", "words"), [
-    (lambda images: images, r"explainer <lambda> must take \(classifier, images, target\).*it takes \(images\)"),
+    (lambda images: images, r"explainer <lambda> must have the parameters .*images, target\).*it takes \(images\)"),
     (maps_alone, r"it takes \(maps\)"),
     (3, r"@sb.explainer\(...\) must decorate a function; got 3"),
 ])  # fmt: skip
@@ -133,7 +133,7 @@ def test_user_metric_can_have_parts_marks_and_reasons(shapes, resnet, tmp_path):
 @pytest.mark.parametrize("declared", [{"parts": halves, "aggregate": max}, {"keeps": "top"}])
 def test_function_metric_rejects_aggregate_and_keeps(declared):
     given = sb.metric(**declared)(lambda maps: maps[:, :2, 0])
-    refused("aggregate and keeps require a named metric", as_metric, given)
+    refused("only a metric from a package can set .aggregate. or .keeps", as_metric, given)
 
 
 def test_metric_properties_come_from_declaration():

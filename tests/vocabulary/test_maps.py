@@ -57,7 +57,7 @@ def test_palette_masks_are_read_as_from_files(colours):
     ([[[0, 1]]], [[[np.nan, 0]]], "masks must be binary"),
     ([[[0, 1]]], [[[0, 1, 1]]], r"\(1, 1, 2\) but masks \(1, 1, 3\)"),
     ([[[0, 1]], [[0, 1]]], [[[0, 1]]], r"\(2, 1, 2\) but masks \(1, 1, 2\)"),
-    ([[[0, 1]], [[0, 1, 2]]], [[[0, 1]]] * 2, "all of the same size"),
+    ([[[0, 1]], [[0, 1, 2]]], [[[0, 1]]] * 2, "all arrays must have the same size"),
     ([[["a", "b"]]], [[[0, 1]]], "must be real numbers"), ([[[1j, 0]]], [[[0, 1]]], "must be real numbers"),
     ([[[0, 1]]], [[["a", "b"]]], "masks must be real numbers"),
     (3, [[[0, 1]]], r"shape \(B, H, W\)"), (None, [[[0, 1]]], r"shape \(B, H, W\)"),

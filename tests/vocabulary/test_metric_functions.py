@@ -95,7 +95,7 @@ def test_direction_and_range_come_from_declaration():
 @pytest.mark.parametrize(("function", "words"), [
     (lambda map, masks: 0, "has the unknown inputs map; .*maps, masks"), (lambda: 0, "has no inputs; .*maps, masks"),
     (lambda *everything: 0, "has no inputs"),
-    (lambda masks: 0, "has only the inputs masks.*maps, curves or explain"),
+    (lambda masks: 0, "has only the inputs masks.*maps., .curves. or .explain"),
     (lambda maps, *, level: 0, "option level .*default"), (max, "signature"),
 ])  # fmt: skip
 def test_metric_with_unknown_or_missing_inputs_is_rejected(function, words, tmp_path):
@@ -211,7 +211,15 @@ def test_score_samples_accepts_a_function():
     logits = score_samples(margin, images, classifier, "edges", target=target)
     np.testing.assert_allclose(logits, margin(classifier, images, target, maps.numpy()), rtol=1e-6)
     refused("brightest_outside needs masks", score_samples, brightest_outside, images, classifier, "edges")
-    refused("options require the name of a metric", score_samples, spread, images, classifier, "edges", power=3.0)
+    refused(
+        "options can only be set for a metric passed by name",
+        score_samples,
+        spread,
+        images,
+        classifier,
+        "edges",
+        power=3.0,
+    )
 
 
 def test_functions_are_loaded_like_names():
@@ -222,4 +230,4 @@ def test_functions_are_loaded_like_names():
 
     assert sb.load_explainer(level).name == "level"
     for load, function in ((sb.load_metric, spread), (sb.load_explainer, level)):
-        refused(r"options require the name of .*; bind", load, function, power=3.0)
+        refused(r"options can only be set for .* passed by name; bind", load, function, power=3.0)

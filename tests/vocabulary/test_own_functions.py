@@ -107,16 +107,20 @@ def test_bound_arguments_become_options():
     (max, "its signature cannot be read"),
 ])  # fmt: skip
 def test_incompatible_signature_is_rejected(function, why):
-    refused(rf"must take \(classifier, images, target\), and options with .*{why}", as_explainer, function)
+    refused(
+        rf"must have the parameters \(classifier, images, target\), followed by options with .*{why}",
+        as_explainer,
+        function,
+    )
 
 
 @pytest.mark.parametrize(("resolve", "given", "why"), [
-    (as_explainer, sb.load_metric("saliency_miou"), "saliency_miou is a metric; pass it with the metrics"),
-    (as_explainer, sb.metric(higher_is_better=True)(lambda maps, masks: maps), "is a metric; pass it with"),
-    (as_explainer, lambda maps, masks: maps, "pass a metric with the metrics"),
-    (as_metric, sb.load_explainer("gradcam"), "gradcam is an explainer; pass it with the explainers"),
-    (as_metric, sb.explainer()(lambda classifier, images, target: images), "is an explainer; pass it with"),
-    (as_metric, lambda classifier, images, target: images, "pass an explainer with the explainers"),
+    (as_explainer, sb.load_metric("saliency_miou"), "miou is a metric, not an explainer; pass it as a metric"),
+    (as_explainer, sb.metric(higher_is_better=True)(lambda maps, masks: maps), "is a metric, not an explainer"),
+    (as_explainer, lambda maps, masks: maps, "pass a metric as a metric"),
+    (as_metric, sb.load_explainer("gradcam"), "gradcam is an explainer, not a metric; pass it as an explainer"),
+    (as_metric, sb.explainer()(lambda classifier, images, target: images), "is an explainer, not a metric"),
+    (as_metric, lambda classifier, images, target: images, "pass an explainer as an explainer"),
 ])  # fmt: skip
 def test_swapped_explainer_and_metric_are_rejected(resolve, given, why):
     refused(why, resolve, given)

@@ -203,7 +203,7 @@ def test_only_setting_accepts_a_single_condition(tmp_path):
     assert RunSpec.read(LEAST | {"only": "masked"}).only == ("masked",)
     for word, near in (("maskd", "; did you mean masked?"), ("Correct", "; did you mean correct?"), ("scene", "")):
         line = refused("COLUMN=VALUE, not ", RunSpec.read, LEAST | {"only": ["label=a", word]})
-        assert line == f"only (--only) takes correct, masked or COLUMN=VALUE, not '{word}'{near}"
+        assert line == f"only (--only) must be correct, masked or COLUMN=VALUE, not '{word}'{near}"
 
 
 @pytest.mark.parametrize(("name", "first"), [("metrics", "saliency_insertion"), ("explainers", "gradcam")])

@@ -65,11 +65,13 @@ def configuration(
     if not 2 <= len(images.maps) + with_masks <= MAPS:
         included = " including the human mask" if with_masks else ""
         raise UserError(f"people can compare 2 to {MAPS} maps of an image, but there are "
-                        f"{len(images.maps) + with_masks}{included}; select maps with --explainers")  # fmt: skip
+                        f"{len(images.maps) + with_masks}{included}; select explainers with --explainers")  # fmt: skip
     drawn = sorted(_rateable(images), key=lambda image: seed_of(seed, "images", image))
     most = len(drawn) - checks
     if checks < 0 or most < 1:
-        raise UserError(f"{len(drawn)} images are too few: one to rate and {checks} attention checks are needed")
+        raise UserError(
+            f"{len(drawn)} images are too few: at least one image to rate and {checks} for attention checks are needed"
+        )
     if limit is not None and not 1 <= limit <= most:
         raise UserError(f"images must be a number from 1 to {most}; got {limit}")
     shown = most if limit is None else limit
@@ -102,7 +104,7 @@ def _rateable(images: RunImages) -> list[str]:
 
 
 def _stranger(images: RunImages, image: str, drawn: Sequence[str], seed: int) -> str:
-    """Return the image whose map is used in an attention check, with a different class if possible."""
+    """Return the image whose map is used in an attention check, preferably an image of a different class."""
     others = [other for other in drawn if other != image]
     return min(
         others, key=lambda other: (images.explained[other] == images.explained[image], seed_of(seed, image, other))
@@ -125,7 +127,7 @@ class Assess:
         return [list(maps) for _, maps in groupby(assigned, key=lambda assignment: pair_of(assignment.unit)[0])]
 
     def _draw(self, person: str, everyone: list[Assignment]) -> list[str]:
-        """Draw maps of images with the fewest raters (at most `raters` per image) and of attention checks."""
+        """Select the maps of the images with the fewest raters (at most `raters` per image) and of attention checks."""
         settings, seed = self.study.configuration, self.study.seed
         active, without = self.study.active(self.lease_hours), excluded(self.study)
         everyone = [entry for entry in everyone if entry.person not in without]
@@ -189,7 +191,7 @@ class Assess:
         raise UserError("this map is not your current question yet; reload the page")
 
     def picture(self, person: str, place: object, *, plain: bool = False) -> bytes:
-        """Return a PNG of the image with the map as overlay, or only of the image if `plain`.
+        """Return a PNG of the image with the map as an overlay, or of the image alone if `plain`.
 
         Raises:
             UserError: The person has not reached this position.
@@ -217,7 +219,7 @@ class Assess:
         unit, number = self._show(person, sent.get("place"))
         ratings, settings = sent.get("ratings"), self.study.configuration
         if not isinstance(ratings, dict) or ratings.keys() != settings["questions"].keys():
-            raise UserError(f"ratings must have one number for each of {', '.join(settings['questions'])}")
+            raise UserError(f"ratings must contain one number for each of {', '.join(settings['questions'])}")
         levels = len(settings["scale"])
         if not all(type(rating) is int and 1 <= rating <= levels for rating in ratings.values()):
             raise UserError(f"a rating must be a whole number from 1 to {levels}")

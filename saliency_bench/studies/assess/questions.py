@@ -36,7 +36,7 @@ def read_questions(path: str | Path | None = None) -> dict[str, Any]:
     if not isinstance(scale, list) or not 2 <= len(scale) <= MOST_LEVELS or not all(map(_is_text, scale)):
         raise UserError(f"{path}: scale must be a list of 2 to {MOST_LEVELS} strings; put yes and no in quotes")
     if len(set(scale)) < len(scale):
-        raise UserError(f"{path}: the levels of scale must differ from each other")
+        raise UserError(f"{path}: the levels of scale must all be different")
     if not isinstance(questions, dict) or not 1 <= len(questions) <= MOST_QUESTIONS:
         raise UserError(f"{path}: questions must contain 1 to {MOST_QUESTIONS} ids, each with a text")
     for name, text in questions.items():

@@ -155,7 +155,7 @@ def _counts(text: str) -> list[int]:
     number = shift = 0
     for digit in (ord(sign) - 48 for sign in text):
         if not 0 <= digit < 64 or shift > 60:
-            raise UserError("damaged run lengths; export the annotations again")
+            raise UserError("the run lengths of a region are damaged; export the annotations again")
         number, shift = number | (digit & 31) << shift, shift + 5
         if not digit & 32:
             number -= (digit & 16) << (shift - 4)

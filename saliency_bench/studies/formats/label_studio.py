@@ -1,8 +1,8 @@
 """Label Studio: `tasks.json` with brush masks, for import into Label Studio and `label_studio_sdk.converter.brush`.
 
-The exports JSON and JSON-MIN can be read, with all types of regions that have an area: brush, bitmask, polygon,
-rectangle and ellipse, even if they are rotated. Coordinates are percentages of the upright image. A rectangle is
-rotated around its upper left corner, an ellipse around its centre.
+Exports in the formats JSON and JSON-MIN can be read, with all types of regions that have an area: brush, bitmask,
+polygon, rectangle and ellipse, even if they are rotated. Coordinates are percentages of the upright image. A rectangle
+is rotated around its upper left corner, an ellipse around its centre.
 
 A brush mask is an image (H, W, 4) of bytes, with the mask in all four channels (0 or 255). It is stored as run lengths
 in a stream of bits. The header contains the number of bytes (32 bits), the word size minus 1 (5 bits) and four length

@@ -1,4 +1,4 @@
-"""Shared code of the formats: regions in files, selection of regions, file names and checks."""
+"""Code shared by the formats: regions in files, selection of regions, file names and checks."""
 
 import re
 from collections import Counter
@@ -166,7 +166,9 @@ class PersonRegions:
     def _check_label(self, labels: Counter[str], where: str, is_any: bool) -> None:
         """Raise UserError if no region has the label that --label selects."""
         if self.label and is_any and not any(_same(self.label, label) for label in labels):
-            known = f"its labels are {_list(sorted(labels))}" if labels else "it has no labels; remove --label"
+            known = (
+                f"its labels are {_list(sorted(labels))}" if labels else "its regions have no labels; remove --label"
+            )
             raise UserError(f"{where} has no region labelled {self.label}; {known}")
 
     def _units(self, region: Region, place: ImagePlace, labels: Counter[str], where: str) -> list[str]:
@@ -254,7 +256,7 @@ def folder_name(person: str) -> str:
     """
     if person.startswith(".") or "/" in person or not _is_name(person):
         raise UserError(
-            f"the name {ascii(person)[:100]} of a person cannot be a folder name; export as {OTHERS}, or add "
+            f"the name {ascii(person)[:100]} of a person cannot be used as a folder name; export as {OTHERS}, or add "
             "--without-people"
         )
     return person
@@ -270,7 +272,7 @@ def file_stem(image_id: str) -> str:
     if stem.lower().endswith(ENDINGS) and not stem.startswith("."):
         stem = stem.rpartition(".")[0]
     if stem in (".", "..") or not _is_name(stem):
-        raise UserError(f"the image id {ascii(image_id)[:100]} cannot be a file name; export as cvat, {OTHERS}")
+        raise UserError(f"the image id {ascii(image_id)[:100]} cannot be used as a file name; export as cvat, {OTHERS}")
     return stem
 
 
@@ -338,7 +340,7 @@ def _chosen(people: Iterable[str], person: str, path: str) -> str:
     people = sorted(set(people) - {CONSENSUS})
     if person in people:
         return person
-    known = f"set --person to one of: {_list(people)}" if people else "it has no masks of any person"
+    known = f"set --person to one of: {_list(people)}" if people else "it contains no person's masks"
     raise UserError(f"{path} has no masks of {person}; {known}")
 
 

@@ -70,16 +70,18 @@ def configuration(
             raise UserError(f"{name} must be at least 1; got {value}")
     if not 2 <= choices <= min(len(images.classes), 9):
         most = min(len(images.classes), 9)
-        raise UserError(f"choices must be a number from 2 to {most} (of {len(images.classes)} classes); got {choices}")
+        raise UserError(
+            f"choices must be a number from 2 to {most} (there are {len(images.classes)} classes); got {choices}"
+        )
     if fill not in FILLS:
         raise UserError(f"fill must be {' or '.join(FILLS)}; got {fill}")
     if len(images.maps) < 2:
-        raise UserError(f"a study compares at least two explainers; got {len(images.maps)}")
+        raise UserError(f"a study must compare at least two explainers; got {len(images.maps)}")
     drawn = sorted(images.ids, key=lambda image: seed_of(seed, "images", image))
     shown = len(drawn) - checks if limit is None else limit
     if checks < 0 or not 1 <= shown <= len(drawn) - checks:
         raise UserError(
-            f"{len(drawn)} images are too few: {max(shown, 1)} to judge and {checks} attention checks are needed"
+            f"{len(drawn)} images are too few: {max(shown, 1)} to judge and {checks} for attention checks are needed"
         )
     groups = {image: group for image in drawn[:shown] if (group := images.groups[image]) is not None}
     return {

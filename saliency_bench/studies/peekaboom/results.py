@@ -160,8 +160,8 @@ def _guessers(evidence: dict[str, float], people: bool) -> list[str]:
     if not names:
         return []
     shown = ", ".join(names) if people else f"{len(names)} people"
-    return [f"People who answer like guessers (guessing is at least 10 times as likely as answering like the others): "
-            f"{shown}; exclude a person with --exclude NAME."]  # fmt: skip
+    return [f"People who answer like guessers (their answers are at least 10 times as likely for a guesser as for one "
+            f"of the others): {shown}; to exclude a person, add --exclude NAME."]  # fmt: skip
 
 
 def _crowd(
@@ -193,7 +193,7 @@ def _crowd(
         for (name, judgements), area in zip(by_explainer.items(), areas, strict=True)
     ]
     rows.sort(key=lambda row: -row[1])
-    order = "" if ranks else f"Ranks need {RANKED_FROM} images on which both explainers of a pair were judged."
+    order = "" if ranks else f"Ranks require {RANKED_FROM} images on which both explainers of a pair were judged."
     return [*rows, (GUESSING, guessing, None, None, 0.0, "", None, None, None, None)], order
 
 
