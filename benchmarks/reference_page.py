@@ -260,7 +260,7 @@ def ends(rho: Estimate) -> str:
 
 
 def orders(first: RunData, other: RunData, subject: str) -> list[Order]:
-    """Return, for each metric of agreement with a mask, the correlation between the rankings of two runs.
+    """Return, for each mask-agreement metric, the correlation between the rankings of two runs.
 
     Baselines are excluded, because they ignore the network.
     """
@@ -287,7 +287,7 @@ def from_shapes(photographs: Mapping[str, RunData], shapes: Mapping[str, RunData
 
 
 def between_networks(data: findings_data.Findings) -> list[Order]:
-    """Return how well the rankings for every two networks agree on the photographs that both explain."""
+    """Return how well the rankings for each pair of networks agree on the photographs that the two runs share."""
     found = []
     for first, other in combinations(PHOTOGRAPHS, 2):
         both: list[dict[str, RunData]] = [{}, {}]
@@ -362,7 +362,7 @@ def question_networks(found: Sequence[Order], metrics: Mapping[str, RunData]) ->
 
 
 def order_between(run: RunData) -> float:
-    """Return the mean of Spearman's rho over all pairs of metrics of agreement with a mask, without baselines."""
+    """Return the mean of Spearman's rho over all pairs of mask-agreement metrics, without baselines."""
     cells = [cell for cell in run.cells if not cell.baseline and cell.metric in WITH_MASKS]
     values = [rho.value for rho in agreements(replace(run, cells=cells)).values()]
     return float(np.nanmean(values))

@@ -665,7 +665,7 @@ def show_unbounded(times: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--share", type=float, default=1, help="of the simulations")
+    parser.add_argument("--share", type=float, default=1, help="share of the simulations to run")
     parser.add_argument("--skip", nargs="*", choices=PARTS, default=[])
     args = parser.parse_args()
     if "coverage" not in args.skip:

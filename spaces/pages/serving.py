@@ -124,7 +124,7 @@ def application(
 
 
 class GZipTexts(GZipMiddleware):
-    """Middleware that compresses responses except images, which are already compressed (20 MB would take a second)."""
+    """Middleware that compresses responses except images, which are already compressed (20 MB would cost a second)."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
@@ -283,7 +283,9 @@ def listening_at(host: str, port: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         listening.close()
         reason = getattr(error, "strerror", None) or error
-        raise UserError(f"port {port} of {host} cannot be used ({reason}); use another --port") from None
+        raise UserError(
+            f"port {port} of {host} cannot be used ({reason}); choose a different port with --port"
+        ) from None
     return listening
 
 
