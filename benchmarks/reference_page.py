@@ -222,7 +222,7 @@ def _table(run: RunData, cells: Sequence[CellResult], ids: Sequence[str]) -> np.
 
 
 def kinds(pair: tuple[str, str]) -> str:
-    """Return the types of the two metrics of a pair as text."""
+    """Return the types of the two metrics of a pair as a string."""
     return " and ".join(sorted("masks" if metric in WITH_MASKS else "faithfulness" if metric in CURVES else "behaviour"
                                for metric in pair))  # fmt: skip
 
@@ -252,7 +252,7 @@ def question_agree(runs: Mapping[str, RunData]) -> list[str]:
 
 
 def ends(rho: Estimate) -> str:
-    """Return a correlation with its interval as text."""
+    """Return a correlation with its interval as a string."""
     return interval(rho.value, rho.low, rho.high)
 
 

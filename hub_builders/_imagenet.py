@@ -64,7 +64,8 @@ def images_of(root: Path, names: dict[str, str], log: BuildLog) -> Found:
     images = _list(root, kaggle, log) if kaggle.is_dir() else _in_folders(root, log)
     if not images:
         raise UserError(
-            f"{root} has neither ILSVRC/Data/CLS-LOC/val/ nor val/ with *.JPEG of a known class; download the source "
+            f"{root} has neither ILSVRC/Data/CLS-LOC/val/ nor val/ with *.JPEG files of a known class; download the "
+            "source "
             f"again and unpack it: {HOME}"
         )
     for name in sorted(images):

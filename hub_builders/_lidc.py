@@ -129,7 +129,7 @@ def _point(edge: Any) -> tuple[int, int]:
     try:
         column, row = int(parts["xCoord"]), int(parts["yCoord"])
     except (KeyError, ValueError):
-        raise UnreadableError("a point is not two integers") from None
+        raise UnreadableError("a point does not consist of two integers") from None
     if not (0 <= column < WIDE and 0 <= row < WIDE):
         raise UnreadableError("a point is outside the slice")
     return column, row

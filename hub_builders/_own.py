@@ -245,7 +245,7 @@ def boxed(box: Any, height: int, width: int) -> np.ndarray:
     """
     numbers = isinstance(box, list) and len(box) == 4 and all(type(value) in (int, float) for value in box)
     if not numbers or not np.isfinite(box).all():
-        raise UnreadableError("a box is not four numbers")
+        raise UnreadableError("a box does not have four numbers")
     left, top, across, down = box
     columns, rows = np.arange(width) + 0.5, np.arange(height)[:, None] + 0.5
     return (columns > left) & (columns < left + across) & (rows > top) & (rows < top + down)

@@ -262,7 +262,7 @@ def boxes_of(root: Any, first: int = 1) -> list[tuple[str, list[float]]]:
         first: Number of the first pixel in the XML, 0 or 1. The returned boxes count pixels from 1.
 
     Raises:
-        UnreadableError: A box is not four numbers.
+        UnreadableError: A box does not have four numbers.
     """
     boxes = []
     for element in root.iter("object"):
@@ -290,7 +290,7 @@ def shown_boxes(root: Any, picture: Picture, first: int = 1) -> list[tuple[str, 
     """Return the boxes of VOC-style XML as `boxes_of` does, turned with the image if EXIF turns the image.
 
     Raises:
-        UnreadableError: A box is not four numbers, or the size of the image differs from the size in the XML.
+        UnreadableError: A box does not have four numbers, or the size of the image differs from the size in the XML.
     """
     turn = turn_of(picture, declared_size(root) or picture.stored, "boxes")
     return [(name, turned_box(box, turn, *picture.stored)) for name, box in boxes_of(root, first)]
@@ -338,10 +338,10 @@ def rasterised(box: list[float], height: int, width: int) -> np.ndarray:
     The corners belong to the box, and pixels are counted from 1.
 
     Raises:
-        UnreadableError: The box is not four numbers, or contains no pixel of the image.
+        UnreadableError: The box does not have four numbers, or contains no pixel of the image.
     """
     if not np.isfinite(box).all():
-        raise UnreadableError("a box is not four numbers")
+        raise UnreadableError("a box does not have four numbers")
     left, top, right, bottom = (round(value) for value in box)
     mask = np.zeros((height, width), bool)
     if left <= right and top <= bottom:

@@ -156,7 +156,9 @@ def an_explainer():
     """Return a form field for an explainer."""
     known = explainers()
     first = "gradcam" if "gradcam" in known else known[0]
-    return gr.Dropdown(known, value=first, label="explainer, with options: rise:masks=500", allow_custom_value=True)
+    return gr.Dropdown(
+        known, value=first, label="explainer, optionally with options, such as rise:masks=500", allow_custom_value=True
+    )
 
 
 def explainers():

@@ -49,7 +49,7 @@ def saliency_insertion(
     steps: int | None = None,
     start: Literal["auto", "subtract", "keep"] = "auto",
 ) -> np.ndarray:
-    """Return the area under f(t), the target's probability once the top fraction t is inserted into a reference.
+    """Return the area under f(t), the target's probability once a reference shows the top fraction t of the pixels.
 
         score = integral of f(t) dt over [0, 1] by the trapezoid rule,    f(t) = sum_k w_k p_k(picture at t)
 

@@ -196,7 +196,7 @@ def _endpoint(study: Study, method: Method, bodies: Bodies, introduction: Introd
         """Handle a request. Reject unknown people before reading the body."""
         person = await run_in_threadpool(study.person, request.headers.get("x-key", ""))
         if person is None:
-            return refusal(401, "this browser is not known to the study")
+            return refusal(401, "the study does not recognise this browser")
         if person.role == "annotator" and introduction.consent is not None:
             agreed = request.headers.get("x-consent", "")
             if not await run_in_threadpool(introduction.agree, study, person.name, agreed):
