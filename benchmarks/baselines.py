@@ -169,7 +169,7 @@ def number(value: float | None) -> str:
 
 
 def with_block(card: str, text: str) -> str:
-    """Return a card with these lines at the end of its limitations. They replace older ones."""
+    """Return a card with these lines at the end of its limitations, in place of earlier ones."""
     card = re.sub(rf"{re.escape(BEGIN)}.*?{re.escape(END)}\n\n", "", card, flags=re.DOTALL)
     return card.replace("## Further references", f"{text}\n\n## Further references", 1)
 

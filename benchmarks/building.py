@@ -25,8 +25,10 @@ parser = argparse.ArgumentParser(
 parser.add_argument("--datasets", nargs="+", default=["pet-xai", "cancer-xai", "disease-xai"], metavar="NAME")
 parser.add_argument("--count", type=int, default=600, metavar="N", help="number of samples (default: 600)")
 parser.add_argument("--side", type=int, default=448, metavar="N", help="side of an image in pixels (default: 448)")
-parser.add_argument("--workers", type=int, default=2, metavar="N", help="workers, compared with one (default: 2)")
-parser.add_argument("--rounds", type=int, default=3, metavar="N", help="rounds (default: 3)")
+parser.add_argument(
+    "--workers", type=int, default=2, metavar="N", help="number of workers to compare with one (default: 2)"
+)
+parser.add_argument("--rounds", type=int, default=3, metavar="N", help="number of rounds (default: 3)")
 args = parser.parse_args()
 
 

@@ -5,7 +5,7 @@ example:
 
 `photos` has a folder per class. `masks` has a PNG file per photograph, with the same name and the size of the upright
 photograph. The file contains the region that the simulated people mark, with at least one pixel. The owner also has
-the masks of `--honeypots` photographs. One person is careless and draws in a wrong position, one is a bot that
+the masks of `--honeypots` photographs. One person is careless and draws in the wrong place, one is a bot that
 immediately marks everything, and one leaves after one image. The owner excludes people whom the page marks as careless
 or quick, and the other people complete the remaining images. The script fails if these three people change the masks or
 the agreement.

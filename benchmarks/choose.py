@@ -253,8 +253,7 @@ def rows(candidates: int, times: int) -> Iterator[list[str]]:
 
 
 def of_run(folder: Path, times: int, images: int | None) -> Iterator[list[str]]:
-    """Yield a row for each metric of a finished run: how often the best explainer in the full table is found, and the
-    cost.
+    """Yield, for each metric of a finished run, how often the best explainer of the full table is found, and the cost.
 
     Args:
         folder: Folder of the run.
@@ -313,10 +312,14 @@ def _drawn(clusters: Sequence[str], images: int | None, rng: np.random.Generator
 def main() -> None:
     """Print a table for each number of candidates."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--times", type=int, default=200, metavar="N", help="simulations per case (default: 200)")
+    parser.add_argument(
+        "--times", type=int, default=200, metavar="N", help="number of simulations per case (default: 200)"
+    )
     parser.add_argument("--candidates", type=int, nargs="+", default=[10, 60], metavar="N")
     parser.add_argument("--run", metavar="RUN", help="use the scores of a finished run instead of drawn scores")
-    parser.add_argument("--images", type=int, metavar="N", help="race images; with --run, size of the dataset to draw")
+    parser.add_argument(
+        "--images", type=int, metavar="N", help="number of race images; with --run, size of the dataset to draw"
+    )
     parser.add_argument("--needed", action="store_true", help="test the estimate of the number of images needed")
     args = parser.parse_args()
     if args.needed:

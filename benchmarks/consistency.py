@@ -27,7 +27,9 @@ parser = argparse.ArgumentParser(
     formatter_class=argparse.RawDescriptionHelpFormatter,
 )
 parser.add_argument("--side", type=int, default=224, metavar="N", help="side of a map in pixels (default: 224)")
-parser.add_argument("--rounds", type=int, default=9, metavar="N", help="calls of the compiled version (default: 9)")
+parser.add_argument(
+    "--rounds", type=int, default=9, metavar="N", help="number of calls of the compiled version (default: 9)"
+)
 args = parser.parse_args()
 
 rng = np.random.default_rng(0)

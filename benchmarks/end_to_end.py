@@ -35,7 +35,7 @@ parser = argparse.ArgumentParser(
     formatter_class=argparse.RawDescriptionHelpFormatter,
 )
 parser.add_argument("--images", type=int, default=32, metavar="N", help="number of images (default: 32)")
-parser.add_argument("--rounds", type=int, default=3, metavar="N", help="rounds (default: 3)")
+parser.add_argument("--rounds", type=int, default=3, metavar="N", help="number of rounds (default: 3)")
 
 
 class Bare(nn.Module):

@@ -82,11 +82,11 @@ parser.add_argument("--model", default="resnet18", help="torchvision name (defau
 parser.add_argument("--explainers", nargs="+", metavar="NAME", help="default: all, with few samples, steps or masks")
 parser.add_argument("--together", action="store_true", help="measure all explainers as one task, and as one run")
 parser.add_argument("--size", type=int, default=224, metavar="N", help="side of the images (default: 224)")
-parser.add_argument("--batch", type=int, default=4, metavar="N", help="images (default: 4)")
-parser.add_argument("--rounds", type=int, default=3, metavar="N", help="rounds (default: 3)")
-parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads (default: 1)")
+parser.add_argument("--batch", type=int, default=4, metavar="N", help="number of images (default: 4)")
+parser.add_argument("--rounds", type=int, default=3, metavar="N", help="number of rounds (default: 3)")
+parser.add_argument("--threads", type=int, default=1, metavar="N", help="number of threads (default: 1)")
 parser.add_argument("--device", default="cpu", help="device (default: cpu)")
-parser.add_argument("--precision", default="fp32", choices=PRECISIONS, help="on a GPU (default: fp32)")
+parser.add_argument("--precision", default="fp32", choices=PRECISIONS, help="precision on a GPU (default: fp32)")
 parser.add_argument("--compile", action="store_true", help="compile explainers that use only outputs")
 
 

@@ -63,9 +63,11 @@ def main() -> None:
     parser.add_argument(
         "--work", type=Path, default=Path("findings"), metavar="DIR", help="networks, datasets and runs"
     )
-    parser.add_argument("--images", type=int, default=52, metavar="N", help="photographs of each dataset with masks")
     parser.add_argument(
-        "--sampled", type=int, default=16, metavar="N", help="photographs for slow explainers and metrics"
+        "--images", type=int, default=52, metavar="N", help="number of photographs from each dataset with masks"
+    )
+    parser.add_argument(
+        "--sampled", type=int, default=16, metavar="N", help="number of photographs for slow explainers and metrics"
     )
     parser.add_argument("--out", type=Path, metavar="FILE", help="file of the page (default: print the page)")
     parser.add_argument("--page", action="store_true", help="only render the page from finished runs")

@@ -1,7 +1,7 @@
 """Render the section of docs/findings.md on explainers that use attention, for a transformer trained by this script.
 
-The tokens of the transformer are features of EfficientNet-Lite0 at 7 x 7 positions. The features are frozen, because
-tens of photographs are too few to train them. Only the attention blocks and the head are trained, to distinguish cats
+The tokens of the transformer are features of EfficientNet-Lite0 at 7 x 7 positions. The features are frozen, because a
+few dozen photographs are too few to train them. Only the attention blocks and the head are trained, to distinguish cats
 from dogs.
 """
 

@@ -24,7 +24,7 @@ SIDE, MAPS = 224, 64
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=5, metavar="N", help="repeats (default: 5)")
+    parser.add_argument("--repeats", type=int, default=5, metavar="N", help="number of repeats (default: 5)")
     args = parser.parse_args()
     torch.set_num_threads(1)
     print(f"{'what':44} {'seconds':>8} {'aim':>8}")
@@ -80,7 +80,7 @@ def network() -> torch.nn.Module:
 
 
 def finished(folder: Path, repeats: int) -> float:
-    """Measure how long starting a finished run again takes, with libraries and network already loaded."""
+    """Measure how long it takes to start a finished run again, with libraries and network already loaded."""
     import saliency_bench as sb
 
     data = sb.build("shapes-xai", folder / "shapes", size=64, count=200, progress=False)

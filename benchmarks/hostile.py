@@ -5,7 +5,7 @@ example:
 
 The lines contain wrong types, huge numbers, NaN, empty, very long and unprintable arguments, files instead of folders,
 pipes and devices, and damaged runs, models, datasets and templates (`hostile_lines.py`, `hostile_places.py`). Each line
-runs in a forked process with limited memory and time, and one in ten in a separate program. Commands that serve a page
+runs in a forked process with limited memory and time, and one in ten as a separate program. Commands that serve a page
 are ended by Ctrl-C. The exit code must be 0 or 2. With exit code 2, there must be exactly one line, which contains an
 argument. There must be no traceback, no unprintable character, no changed input, no partially written file, and no
 network access. tests/push_scripts/test_wrong_command_lines.py runs the first few lines.

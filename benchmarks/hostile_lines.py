@@ -172,7 +172,7 @@ def parsers(dice: random.Random) -> Iterator[tuple[str, argparse.ArgumentParser]
 
 
 def lines(places: list[str]) -> Iterator[list[str]]:
-    """Yield an infinite sequence of command lines, command by command. Equal places yield equal lines."""
+    """Yield an infinite sequence of command lines, command by command. The same `places` yield the same lines."""
     number = 0
     while True:
         dice = random.Random(number)

@@ -159,13 +159,13 @@ def replaced(make: Callable[[Path], object], path: Path) -> None:
 
 
 def other_types(path: Path) -> None:
-    """Rewrite a table with all columns as text."""
+    """Rewrite a table with all columns as strings."""
     columns = {name: ["‮\x1b[2J"] * 3 for name in pq.read_schema(path).names}
     pq.write_table(pa.table(columns), path)
 
 
 def texts(encoding: str, path: Path) -> None:
-    """Rewrite a table as a file of less than 1 MB whose 600 rows have 1 MB of text each."""
+    """Rewrite a table as a file of less than 1 MB with 600 rows, each of which contains 1 MB of text."""
     text, schema = pa.array(["x" * 10**6]), pq.read_schema(path)
     rows = 600 if encoding == "dictionary" else 30
     column = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), text)

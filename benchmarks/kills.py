@@ -13,7 +13,7 @@ metrics), or are computed by two processes, one or both of which are killed.
 The script compares the records, predictions, summary and examples of runs; the folder of a dataset; the weights and log
 of a training run; the tables, networks and runs of a suite; the answers of a study in SQLite and in PostgreSQL, whose
 server is also killed; and a repository, which readers must never see in a partial state. `disks` uses file systems that
-are too small at first: each start must end with a one-line error and exit code 2. --clock moves the clock of each
+are too small at first: each attempt must end with a one-line error and exit code 2. --clock moves the clock at each
 start, and the times of all files, back or forward by up to ten years. If other programs use the disk, TMPDIR=/dev/shm
 is many times faster. The script prints in which phase each kill occurred. The exit code is 1 if anything differs.
 tests/compute/test_kill_and_continue.py runs the first few items of each kind.
@@ -86,8 +86,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for what, count in COUNTS.items():
         parser.add_argument(f"--{what}", type=int, default=count, metavar="N", help=f"default: {count}")
-    parser.add_argument("--only", nargs="*", choices=list(COUNTS), default=list(COUNTS), help="these alone")
-    parser.add_argument("--clock", action="store_true", help="set it back or forward at each start")
+    parser.add_argument(
+        "--only", nargs="*", choices=list(COUNTS), default=list(COUNTS), help="kinds to run (default: all)"
+    )
+    parser.add_argument("--clock", action="store_true", help="set the clock back or forward at each start")
     args = parser.parse_args()
     kills = differing = 0
     with TemporaryDirectory() as scratch:

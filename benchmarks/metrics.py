@@ -5,8 +5,8 @@ example:
 
 Maps are smooth random fields of 224 x 224 pixels without ties; masks are discs. Metrics that run the classifier are
 measured with a trivial classifier, so that only the metric and the creation of perturbed images are timed. The last
-column shows the number of images that are classified. Metrics that compute further maps are measured only as a
-function, with the gradient of a small network in both packages. saliency_crowd_auc is measured per judgement and
+column shows the number of images that are classified. Metrics that compute additional maps are measured only as
+functions, with the gradient of a small network in both packages. saliency_crowd_auc is measured per judgement and
 compared with scikit-learn's `auc`. Times are CPU seconds on one thread, as medians over the rounds, so other load has
 little effect.
 """
@@ -63,9 +63,9 @@ parser = argparse.ArgumentParser(
     epilog=__doc__.partition("\n\n")[2],
     formatter_class=argparse.RawDescriptionHelpFormatter,
 )
-parser.add_argument("--maps", type=int, default=64, metavar="N", help="maps per call (default: 64)")
+parser.add_argument("--maps", type=int, default=64, metavar="N", help="number of maps per call (default: 64)")
 parser.add_argument("--size", type=int, default=224, metavar="N", help="side in pixels (default: 224)")
-parser.add_argument("--rounds", type=int, default=3, metavar="N", help="calls of each type (default: 3)")
+parser.add_argument("--rounds", type=int, default=3, metavar="N", help="number of calls of each type (default: 3)")
 args = parser.parse_args()
 torch.set_num_threads(1)
 warnings.simplefilter("ignore")

@@ -164,9 +164,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=300, metavar="N", help="number of mutants (default: 300)")
     parser.add_argument("--seed", type=int, default=0, metavar="N")
-    parser.add_argument("--coverage", type=Path, default=ROOT / ".coverage", metavar="FILE", help="with contexts")
-    parser.add_argument("--folders", nargs="+", default=FOLDERS, metavar="FOLDER", help="files to change")
-    parser.add_argument("--table", type=Path, metavar="FILE", help="write failing tests to a CSV file; runs all tests")
+    parser.add_argument(
+        "--coverage", type=Path, default=ROOT / ".coverage", metavar="FILE", help="coverage data with contexts"
+    )
+    parser.add_argument("--folders", nargs="+", default=FOLDERS, metavar="FOLDER", help="folders of the code to change")
+    parser.add_argument(
+        "--table", type=Path, metavar="FILE", help="run all tests, and write the failing ones to a CSV file"
+    )
     parser.add_argument("--again", type=Path, metavar="TABLE", help="use the mutants of a table")
     args = parser.parse_args()
     reached = tests_of(args.coverage)

@@ -33,10 +33,10 @@ parser = argparse.ArgumentParser(
 parser.add_argument("--dataset", help="name, Hub id or folder (default: shapes-xai, drawn into a temporary folder)")
 parser.add_argument("--model", help="Hub id or folder (default: the demo's ResNet with random weights)")
 parser.add_argument("--explainers", nargs="+", default=["gradcam", "rise:masks=500"], metavar="NAME")
-parser.add_argument("--processes", type=int, default=2, metavar="N", help="processes (default: 2)")
+parser.add_argument("--processes", type=int, default=2, metavar="N", help="number of processes (default: 2)")
 parser.add_argument("--limit", type=int, default=128, metavar="N", help="number of samples (default: 128)")
 parser.add_argument("--batch-size", type=int, default=16, metavar="N", help="batch size (default: 16)")
-parser.add_argument("--rounds", type=int, default=3, metavar="N", help="runs per variant (default: 3)")
+parser.add_argument("--rounds", type=int, default=3, metavar="N", help="number of runs per variant (default: 3)")
 args = parser.parse_args()
 
 work = Path(tempfile.mkdtemp(prefix="processes-"))

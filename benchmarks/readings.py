@@ -46,10 +46,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--source", type=Path, required=True, metavar="DIR", help="raw Oxford-IIIT Pet, or a subset")
     parser.add_argument("--work", type=Path, default=Path("readings"), metavar="DIR", help="dataset and maps")
-    parser.add_argument("--images", type=int, default=24, metavar="N", help="pets")
-    parser.add_argument("--inserted", type=int, default=12, metavar="N", help="pets for the readings of iAUC")
+    parser.add_argument("--images", type=int, default=24, metavar="N", help="number of pets")
+    parser.add_argument("--inserted", type=int, default=12, metavar="N", help="number of pets for the readings of iAUC")
     parser.add_argument(
-        "--methods", nargs="+", choices=PRINTED, default=list(PRINTED), metavar="M", help="some of the paper's six"
+        "--methods",
+        nargs="+",
+        choices=PRINTED,
+        default=list(PRINTED),
+        metavar="M",
+        help="some of the paper's six methods",
     )
     args = parser.parse_args()
     names = [*args.methods, *BASELINES]

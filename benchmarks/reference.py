@@ -61,10 +61,10 @@ def main() -> None:
     parser.add_argument("--sources", type=Path, metavar="DIR", help="raw photographs, for datasets missing in --data")
     parser.add_argument("--data", type=Path, default=Path("data"), metavar="DIR", help="datasets and networks")
     parser.add_argument("--work", type=Path, default=Path("reference"), metavar="DIR", help="trained networks and runs")
-    parser.add_argument("--limit", type=int, default=12, metavar="N", help="photographs of each dataset")
+    parser.add_argument("--limit", type=int, default=12, metavar="N", help="number of photographs of each dataset")
     parser.add_argument("--device", default=None)
     parser.add_argument("--full", action="store_true", help="run the whole suite with default options")
-    parser.add_argument("--page", action="store_true", help="only render the page, run nothing")
+    parser.add_argument("--page", action="store_true", help="only render the page, without running anything")
     parser.add_argument("--out", type=Path, metavar="FILE", help="file of the page (default: print the page)")
     args = parser.parse_args()
     if not args.page:

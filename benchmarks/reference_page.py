@@ -231,7 +231,7 @@ def _table(run: Run, cells: Sequence[CellResult], ids: Sequence[str]) -> np.ndar
 
 
 def kinds(pair: tuple[str, str]) -> str:
-    """Return the types of the two metrics of a pair as text."""
+    """Return the types of the two metrics of a pair as a string."""
     return " and ".join(sorted("masks" if metric in WITH_MASKS else "faithfulness" if metric in CURVES else "behaviour"
                                for metric in pair))  # fmt: skip
 
@@ -261,7 +261,7 @@ def question_agree(runs: Mapping[str, Run]) -> list[str]:
 
 
 def ends(rho: Estimate) -> str:
-    """Return a correlation with its interval as text."""
+    """Return a correlation with its interval as a string."""
     return interval(rho.value, rho.low, rho.high)
 
 
@@ -269,7 +269,7 @@ def ends(rho: Estimate) -> str:
 
 
 def orders(first: Run, other: Run, subject: str) -> list[Order]:
-    """Return, for each metric of agreement with a mask, the correlation between the rankings of two runs.
+    """Return, for each mask-agreement metric, the correlation between the rankings of two runs.
 
     Baselines are excluded, because they ignore the network.
     """
@@ -296,7 +296,7 @@ def from_shapes(photographs: Mapping[str, Run], shapes: Mapping[str, Run]) -> li
 
 
 def between_networks(data: findings_data.Findings) -> list[Order]:
-    """Return how well the rankings for every two networks agree on the photographs that both explain."""
+    """Return how well the rankings for each pair of networks agree on the photographs that the two runs share."""
     found = []
     for first, other in combinations(PHOTOGRAPHS, 2):
         both: list[dict[str, Run]] = [{}, {}]
@@ -374,7 +374,7 @@ def question_networks(found: Sequence[Order], metrics: Mapping[str, Run]) -> lis
 
 
 def order_between(run: Run) -> float:
-    """Return the mean of Spearman's rho over all pairs of metrics of agreement with a mask, without baselines."""
+    """Return the mean of Spearman's rho over all pairs of mask-agreement metrics, without baselines."""
     cells = [cell for cell in run.cells if not cell.baseline and cell.metric in WITH_MASKS]
     values = [rho.value for rho in agreements(_changed(run, cells, run.scores)).values()]
     return float(np.nanmean(values))

@@ -37,9 +37,9 @@ parser = argparse.ArgumentParser(
     epilog=__doc__.partition("\n\n")[2],
     formatter_class=argparse.RawDescriptionHelpFormatter,
 )
-parser.add_argument("--samples", type=int, default=5000, metavar="N", help="records per cell (default: 5000)")
+parser.add_argument("--samples", type=int, default=5000, metavar="N", help="number of records per cell (default: 5000)")
 parser.add_argument("--cells", type=int, default=50, metavar="N", help=f"a multiple of {METRICS}; default: 50")
-parser.add_argument("--rounds", type=int, default=5, metavar="N", help="pages of each type (default: 5)")
+parser.add_argument("--rounds", type=int, default=5, metavar="N", help="number of pages of each type (default: 5)")
 args = parser.parse_args()
 
 work = Path(tempfile.mkdtemp(prefix="report-"))

@@ -359,7 +359,7 @@ def main() -> None:
     )
     parser.add_argument("--records", type=float, default=5e6, metavar="N", help="approximate number (default: 5e6)")
     parser.add_argument("--folder", type=Path, required=True, metavar="DIR", help="empty folder; 50e6: about 1 GB")
-    parser.add_argument("--real", type=int, metavar="N", help="run N samples, and a fifth of them, instead")
+    parser.add_argument("--real", type=int, metavar="N", help="instead, run on N samples and on a fifth of them")
     for name, default in (("explainers", EXPLAINERS), ("metrics", METRICS)):
         parser.add_argument(f"--{name}", type=int, default=default, metavar="N", help=f"default: {default}")
     parser.add_argument("--stage", choices=STAGES, help=argparse.SUPPRESS)

@@ -546,10 +546,10 @@ def show_rare(times: int) -> None:
          [value for n in counts for value in falsely_apart(spread, 0.02, n, times // 8, explainers=explainers)])
         for explainers in (6, 12) for spread in (0.02, 0.1)
     ]  # fmt: skip
-    show("Significant differences of equal means, some with rare failures, %: samples or clusters", heads, rows)
+    show("Significant differences between equal means, some with rare failures, %: samples or clusters", heads, rows)
     rows = [(name, [value for n in counts for value in truly_apart(law, n, times // 4)])
             for name, law in (ORDINARY | {name: LAWS[name] for name in list(LAWS)[:8]}).items()]  # fmt: skip
-    show("Significant differences of unequal means, %: samples", heads, rows)
+    show("Significant differences between unequal means, %: samples", heads, rows)
 
     rows = [(name, [violations_found(GATED[name], n, times) for n in (50, 100, 400)]) for name in GATED]
     show("Failed requirements with a violation of the size that `check` states, %: samples", (50, 100, 400), rows)
@@ -563,7 +563,9 @@ def show_family(times: int) -> None:
           for count in counts[: 2 if size > 1 else 4]])
         for name, shapes in UNEQUAL.items() for size in (1, 6) if size == 1 or len(shapes) == 2
     )  # fmt: skip
-    title = f"Any false finding among explainers of equal means and unequal shape, % of {times} (of forty: a quarter)"
+    title = (
+        f"Any false finding among explainers with equal means and unequal shapes, % of {times} (of forty: a quarter)"
+    )
     show(f"{title}: clusters", counts, rows)
     for explainers in (5, 23, 40):
         often = max(times * 5 // explainers, 20)
@@ -665,7 +667,7 @@ def show_unbounded(times: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--share", type=float, default=1, help="of the simulations")
+    parser.add_argument("--share", type=float, default=1, help="share of the simulations to run")
     parser.add_argument("--skip", nargs="*", choices=PARTS, default=[])
     args = parser.parse_args()
     if "coverage" not in args.skip:

@@ -120,8 +120,8 @@ def memory_of(process: subprocess.Popen) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--images", type=int, default=10_000, metavar="N", help="images (default: 10000)")
-    parser.add_argument("--people", type=int, default=20, metavar="N", help="people (default: 20)")
+    parser.add_argument("--images", type=int, default=10_000, metavar="N", help="number of images (default: 10000)")
+    parser.add_argument("--people", type=int, default=20, metavar="N", help="number of people (default: 20)")
     parser.add_argument("--seconds", type=float, default=30, metavar="S", help="duration in seconds (default: 30)")
     parser.add_argument("--store", metavar="PLACE", help="an empty PostgreSQL database (default: a new SQLite file)")
     args = parser.parse_args()

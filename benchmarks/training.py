@@ -62,10 +62,10 @@ parser = argparse.ArgumentParser(
 )
 parser.add_argument("--network", choices=SIZES, default="resnet18", help="random weights (default: resnet18)")
 parser.add_argument("--size", type=int, default=224, metavar="N", help="side of the prepared images (default: 224)")
-parser.add_argument("--images", type=int, default=512, metavar="N", help="training images (default: 512)")
-parser.add_argument("--epochs", type=int, default=2, metavar="N", help="epochs (default: 2)")
+parser.add_argument("--images", type=int, default=512, metavar="N", help="number of training images (default: 512)")
+parser.add_argument("--epochs", type=int, default=2, metavar="N", help="number of epochs (default: 2)")
 parser.add_argument("--batch-size", type=int, default=32, metavar="N", help="batch size (default: 32)")
-parser.add_argument("--rounds", type=int, default=3, metavar="N", help="rounds (default: 3)")
+parser.add_argument("--rounds", type=int, default=3, metavar="N", help="number of rounds (default: 3)")
 
 
 def main() -> None:

@@ -18,4 +18,4 @@ def check_count(name: str, option: str, count: int) -> None:
 def check_reliability(name: str, reliability: float | None) -> None:
     """Raise UserError if a required reliability is not between 0 and 1; None is allowed."""
     if reliability is not None and not 0 < reliability < 1:
-        raise UserError(f"reliability of {name} must lie between 0 and 1, such as 0.9; got {reliability}")
+        raise UserError(f"reliability of {name} must be between 0 and 1, such as 0.9; got {reliability}")

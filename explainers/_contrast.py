@@ -40,7 +40,10 @@ def explained_score(classifier: Classifier, images: Images, target: Target, on: 
         )
     chosen = expand(target, logits) > 0
     if not (chosen.any(dim=1) & ~chosen.all(dim=1)).all():
-        raise UserError("on=weighted needs a target with at least one class of positive weight and one other class")
+        raise UserError(
+            "on=weighted needs a target with at least one class of positive weight and at least one other class; use "
+            "on=logit"
+        )
     inside, others = (logits.masked_fill(without, -torch.inf).logsumexp(dim=1) for without in (~chosen, chosen))
     odds = inside - others
     odds = odds / 2 if activation == BINARY else odds  # the logits are -z and z, and p is the sigmoid of z

@@ -34,9 +34,9 @@ class Excitation(TorchFunctionMode):
     """Context that replaces gradients with relevance, propagated according to the rules above. Outputs do not change.
 
     The last linear layer has weights W and inputs h. It is treated as one virtual unit with the weights v = sum_k w_k
-    W_k, where w is the gradient that arrives at its outputs. The relevance 1 of the unit is propagated to h as
-    h v+ / sum(h v+). With `contrastive`, the relevance of the dual unit with the weights -v is subtracted. A zero sum
-    yields 0. The rules are linear in p, so subtraction at any other layer is equivalent.
+    W_k, where w is the gradient that arrives at its outputs. The unit's relevance of 1 is propagated to h as h v+ /
+    sum(h v+). With `contrastive`, the relevance of the dual unit with the weights -v is subtracted. A zero sum yields
+    0. The rules are linear in p, so subtraction at any other layer is equivalent.
 
     Args:
         network: Name of the network for messages.
@@ -126,7 +126,7 @@ class Excitation(TorchFunctionMode):
     def _refused(self, operation: str) -> UserError:
         return UserError(
             f"cebp is not defined for {self.network}, which has {operation}; cebp supports only "
-            "convolutions, ReLUs, batch norm, pooling and sums: use gradcam, gradient or rise"
+            "convolutions, ReLUs, batch norm, pooling and sums; use gradcam, gradient or rise"
         )
 
 

@@ -35,11 +35,11 @@ def feature_layout(name: str, classifier: Classifier, images: Images, layer: str
         UserError: The layer is not called, has no feature map, or cannot be explained (`check_cut`).
     """
     if not outputs:
-        raise UserError(f"layer {layer} of {classifier.id} is not called in a forward pass; choose another layer")
+        raise UserError(f"layer {layer} of {classifier.id} is not called in a forward pass; choose a different layer")
     check_cut(classifier, images, layer, outputs)
     layout = layout_of(classifier, images, layer)
     if layout is None:
-        fix = "; for the tokens of a transformer use gradcam_vit or gae" if outputs[-1].ndim == 3 else ""
+        fix = "; for the tokens of a transformer, use gradcam_vit or gae" if outputs[-1].ndim == 3 else ""
         shape = tuple(outputs[-1].shape)
         raise UserError(f"layer {layer} returns {shape}; {name} needs a feature map (B, C, h, w){fix}")
     return layout

@@ -1,4 +1,4 @@
-"""Reference pictures by name: zero after normalisation, black, white or the blurred image."""
+"""Reference pictures selected by name: zero after normalisation, black, white or the blurred image."""
 
 from typing import Literal
 

@@ -8,8 +8,8 @@ the 7 x 7 output of layer4, and in ConvNeXt the output of the last stage. Transf
 PVT) may store A as (B, h, w, C) or as tokens (B, h * w, C).
 
 A contains all evidence only if no branch bypasses the layer; this fails in a network with two streams. If the last
-feature map does not meet this condition, the last earlier one that does is used; if there is none, an error is raised.
-A layer that the user chooses is also used if a branch bypasses it, but a message is printed.
+feature map does not meet this condition, the last earlier feature map that meets it is used; if there is none, an error
+is raised. A layer that the user chooses is used even if a branch bypasses it, but a message is printed.
 
 Negative values are set to 0 if and only if no weight of the sample's target is negative; a map for "A, not B" keeps the
 evidence for B. The map is upsampled to the size of the image by bilinear interpolation (`align_corners=False`) in

@@ -9,9 +9,9 @@ Hidden superpixels have their mean colour. d_i is the cosine distance of z_i to 
 superpixel is visible. The defaults and the kernel are the same as in the authors' package, which writes the kernel as
 the square root of exp(-d^2 / width^2). The only difference is that superpixels are smaller in images below 224 pixels.
 
-All samples are solved together in float64. The score is a probability by default. Each sample needs `samples` forward
-passes, or with `reliability` only as many as its map needs (`_draws`). The map of each half of the draws is a
-regression on half of the pictures with half of the penalty, so that the penalty per picture stays the same.
+The regressions of all samples are solved together in float64. The score is a probability by default. Each sample needs
+`samples` forward passes, or with `reliability` only as many as its map needs (`_draws`). The map of each half of the
+draws is a regression on half of the pictures with half of the penalty, so that the penalty per picture stays the same.
 """
 
 import numpy as np

@@ -2,13 +2,13 @@
 
     map(pixel) = mean over the windows k that cover the pixel of  score(x) - score(x with window k covered)
 
-Windows are squares with a side of `window` pixels at distances of `stride` pixels. A side of length L has ceil((L -
+Windows are squares with a side of `window` pixels, spaced `stride` pixels apart. A side of length L has ceil((L -
 window) / stride) + 1 windows, and the last window is cut off at the border (see docs/other_packages.md for other
 packages). Covered pixels are replaced by the baseline, which is zero after normalisation by default (grey in Zeiler and
 Fergus). Each sample needs one forward pass per window, and one for the image itself. On a CPU, early layers of a
 convolutional network compute only the region that a window can affect (`compute/classifiers/windows.py`). In half
-precision a score has two or three digits, so the drops of small windows are lost to rounding. Li et al. (2020) evaluate
-the method in section 2.2.1.
+precision, a score has two or three significant digits, so the drops of small windows are lost to rounding. Li et al.
+(2020) evaluate the method in section 2.2.1.
 """
 
 import torch
@@ -39,7 +39,8 @@ def check(
         raise UserError(f"window and stride of occlusion must be at least 1; got {window=} and {stride=}")
     if window is not None and stride is not None and stride > window:
         raise UserError(
-            f"stride={stride} of occlusion is above window={window}, so some pixels would not be covered; reduce stride"
+            f"stride={stride} of occlusion is larger than window={window}, so some pixels would not be covered; "
+            "reduce `stride`"
         )
 
 
@@ -77,7 +78,9 @@ def occlusion(
     height, width = images.shape[2:]
     window, stride = _resolved(window, stride, height, width)
     if window > min(height, width):
-        raise UserError(f"window={window} of occlusion is larger than the image of {height} x {width}; reduce window")
+        raise UserError(
+            f"window={window} of occlusion is larger than the image ({height} x {width} pixels); reduce `window`"
+        )
     check(window=window, stride=stride)
     rows, columns = (_spans(length, window, stride).to(images.device) for length in (height, width))
     across = len(columns)

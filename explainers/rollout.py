@@ -45,7 +45,7 @@ def rollout(classifier: Classifier, images: Images, target: Target, *, start: in
         UserError: The network has no attention, or its attention is not between all pairs of patches.
     """
     check(start=start)
-    with torch.no_grad():  # also for the products, because a network may return inference tensors
+    with torch.no_grad():  # includes the products, because a network may return inference tensors
         with recording_attention(classifier, images, start) as seen:
             classifier(images)
         joint = product(by_row(matrix.float().mean(dim=1)) for matrix in seen.matrices[start:])

@@ -2,11 +2,11 @@
 
     map = max over channels of |1 / N * sum_i d score / d x at x + e_i|        e_i ~ Normal(0, (sigma * span * std_c)^2)
 
-span is the largest minus the smallest value of the normalised image, over all pixels and channels. std_c is the
-standard deviation of the classifier's normalisation. The noise therefore has the same width for all channels in
-normalised units. As in the paper, signed gradients are averaged before the reduction over channels. With
-reduction="sum", the signed values are summed over channels. The noise is seeded per sample and copy. With sigma = 0,
-the map equals `gradient`.
+span is the maximum minus the minimum of the normalised image, over all pixels and channels. std_c is the standard
+deviation of the classifier's normalisation. The noise therefore has the same width for all channels in normalised
+units. As in the paper, signed gradients are averaged before the reduction over channels. With reduction="sum", the
+signed values are summed over channels. The noise is seeded per sample and copy. With sigma = 0, the map equals the map
+of `gradient`.
 """
 
 import torch

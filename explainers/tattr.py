@@ -90,7 +90,7 @@ def tattr(classifier: Classifier, images: Images, target: Target, *, start: int 
 
     Raises:
         UserError: The network has no attention, its attention is not between all pairs of patches, or an operation has
-            no rule (gated units, rotary positions).
+            no rule (such as gated units or rotary positions).
     """
     check(start=start)
     maps = [_alone(classifier, image[None], row[None], start, on) for image, row in zip(images, target, strict=True)]

@@ -90,7 +90,7 @@ def consensus(drawn: MaskFiles, picture: Picture) -> np.ndarray:
         UnreadableError: A mask cannot be read, or was drawn on a different image.
     """
     if drawn.image_sha256 and drawn.image_sha256 != checksum({"bytes": picture.data}):
-        raise UnreadableError("the mask was drawn on another image")
+        raise UnreadableError("the mask was drawn on a different image")
     if drawn.empty:
         return np.zeros((picture.height, picture.width), bool)
     paths = drawn.paths

@@ -41,7 +41,7 @@ class CocoEntry:
 
     @property
     def size(self) -> int:
-        """Return the number of pixels of the picture."""
+        """Return the number of pixels in the image."""
         return self.frame[0] * self.frame[1]
 
     def of_category(self, category: int) -> list[dict[str, Any]]:
@@ -101,7 +101,7 @@ def entries_in(
     Args:
         path: Instances file.
         split: Split of the images in the file.
-        log: Build log for the remarks.
+        log: Build log, which records malformed entries.
         fix: Last part of error messages, which tells the user what to do.
         id_of: Function that converts a value to an id, or returns None if the value is not an id.
 

@@ -15,7 +15,7 @@ from saliency_bench.errors import UserError, one_line
 from saliency_bench.utils.progress import bar
 
 CONFIDENCE = 0.5
-REQUIREMENT = "torchvision's Faster R-CNN weights (160 MB, downloaded once) and, for all of COCO, a GPU or days"
+REQUIREMENT = "torchvision's Faster R-CNN weights (160 MB, downloaded once) and, for all of COCO, a GPU or several days"
 Look = Callable[[np.ndarray], list[int]]
 
 
@@ -73,7 +73,7 @@ def faster_rcnn() -> Look:
         state = weights.get_state_dict(progress=False, check_hash=True, weights_only=True)
     except Exception as error:  # no connection, no disk space, or a wrong hash
         raise UserError(
-            f"--detector needs {REQUIREMENT}: {one_line(error)}; use --no-detector to build without it"
+            f"--detector needs {REQUIREMENT}: {one_line(error)}; pass --no-detector to build without it"
         ) from error
     model = detection.fasterrcnn_resnet50_fpn(weights=None, weights_backbone=None, num_classes=91)
     model.load_state_dict(state)

@@ -1,6 +1,6 @@
 """Small example sources in the raw layout of each dataset, for the tests and for the samples page.
 
-A builder writes its example with `example(folder, count, side)`, and an example in a further layout with
+A builder writes its example with `example(folder, count, side)`, and an example in a different layout with
 `example_<LAYOUT>`. The constants `EXAMPLE` and `EXAMPLE_<LAYOUT>` contain the matching build options. The images are
 drawn by shapes-xai or are phantoms, so they contain no real data.
 """
@@ -76,7 +76,7 @@ def dicom(
 ):
     """Write one CT slice as a scanner does, with unsigned pixels and intercept -1024.
 
-    `tags` replace DICOM tags. If the value is None, the tag is removed.
+    `tags` override the default DICOM tags. A tag with the value None is removed.
     """
     pydicom = library("pydicom")
     meta = pydicom.dataset.FileMetaDataset()

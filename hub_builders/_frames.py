@@ -1,4 +1,4 @@
-"""Decide whether outlines refer to the image file as stored, or to the image turned upright by EXIF.
+"""Decide whether outlines refer to the image file as stored, or to the upright image that EXIF describes.
 
 Annotation programs record a size, but not which of the two versions the size refers to. For a photograph in portrait
 format, CVAT records the upright size, and its outlines refer to the upright image. Other programs (labelme2coco,
@@ -17,7 +17,7 @@ from saliency_bench.utils.pictures import Picture, UnreadableError, turned
 
 LABEL_STUDIO = "Label Studio"  # `contributor` in exports from Label Studio; objects in them also have a key `ignore`
 SLACK = 0.01  # points may be outside the image by this fraction of its side, plus one pixel
-UNCLEAR = ("EXIF turns the image, and its outlines fit both the file as stored and the upright image; use "
+UNCLEAR = ("EXIF rotates the image, and its outlines fit both the file as stored and the upright image; pass "
            "--upright or --stored")  # fmt: skip
 
 
@@ -42,7 +42,7 @@ class Frame:
     Attributes:
         size: Height and width of this version.
         turn: EXIF orientation that turns masks drawn on this version upright.
-        scale: Factors (x, y) for the points of outlines.
+        scale: Factors (x, y) by which the points of outlines are multiplied.
     """
 
     size: tuple[int, int]
@@ -70,7 +70,7 @@ def frame_of(picture: Picture, stated: tuple[int, int], shapes: list[Shape], cho
     """
     stored, upright = Frame(picture.stored, picture.orientation), Frame((picture.height, picture.width), 1)
     if all(stated) and stated not in (stored.size, upright.size):
-        raise UnreadableError("annotations and image differ in size")
+        raise UnreadableError("the annotations and the image differ in size")
     parts = [part for shape in shapes for part in shape.parts]
     runs = {tuple(part["size"]) for part in parts if isinstance(part, dict) and isinstance(part.get("size"), list)}
     most = 2 * max(picture.stored)  # outlines with points beyond this limit cannot be drawn and are ignored
@@ -140,8 +140,8 @@ def union(shapes: list[Shape], frame: Frame, picture: Picture, boxes: bool) -> t
 def _boxed(shape: Shape, frame: Frame, boxes: bool) -> np.ndarray:
     """Return the box of an object without an outline as a mask, bool (H, W)."""
     if not boxes:
-        lacks = "with keypoints and without an outline" if shape.keypoints else "without an outline"
-        raise UnreadableError(f"an object {lacks}; use --boxes to use its box" if shape.box else "an empty outline")
+        lacks = "has keypoints but no outline" if shape.keypoints else "has no outline"
+        raise UnreadableError(f"an object {lacks}; pass --boxes to use its box" if shape.box else "an empty outline")
     return turned(_own.boxed(shape.box, *frame.size), frame.turn)
 
 

@@ -64,7 +64,8 @@ def images_of(root: Path, names: dict[str, str], log: BuildLog) -> Found:
     images = _list(root, kaggle, log) if kaggle.is_dir() else _in_folders(root, log)
     if not images:
         raise UserError(
-            f"{root} has neither ILSVRC/Data/CLS-LOC/val/ nor val/ with *.JPEG of a known class; download the source "
+            f"{root} has neither ILSVRC/Data/CLS-LOC/val/ nor val/ with *.JPEG files of a known class; download the "
+            "source "
             f"again and unpack it: {HOME}"
         )
     for name in sorted(images):
@@ -147,7 +148,10 @@ def synsets(path: Path) -> list[tuple[int, str, str]]:
 
 
 def truth(root: Path) -> dict[str, str]:
-    """Return {image name: WordNet id} from the devkit, or {} if there is no devkit. Line n is the class of image n."""
+    """Return {image name: WordNet id} from the devkit, or {} if there is no devkit.
+
+    Line n of the devkit's list is the class of image n.
+    """
     devkit = first_folder(root, *DEVKIT)
     path = devkit and devkit / "ILSVRC2012_validation_ground_truth.txt"
     if not devkit or not path or not path.is_file():
@@ -181,7 +185,7 @@ def _list(root: Path, folder: Path, log: BuildLog) -> Found:
                 name, "image", f"line {number} of {path.name} is not a list of classes, each with four numbers"
             )
         elif name in images:
-            log.remark(name, f"{path.name} line {number}: listed twice; the first entry is used")
+            log.remark(name, f"{path.name} line {number}: the image is listed twice; the first entry is used")
         else:
             images[name] = (
                 file,
@@ -201,7 +205,7 @@ def _in_folders(root: Path, log: BuildLog) -> Found:
         wnid = NAMED.search(folder) or NAMED.search(file.stem)
         kind = wnid[1] if wnid else truths.get(file.stem)
         if kind is None:
-            log.leave_out(file.stem, "image", "no class in its name, its folder or the devkit")
+            log.leave_out(file.stem, "image", "neither its name, nor its folder, nor the devkit states its class")
         elif file.stem in images:
             log.leave_out(f"{folder}/{file.name}", "image", "another image has this name; the first one is used")
         else:

@@ -65,7 +65,7 @@ def check_token(name: str) -> None:
     """
     if name and not re.fullmatch(r"[A-Z_][A-Z0-9_]*", name):
         raise UserError(
-            "the value of the option token is not the name of an environment variable; pass the name of the variable "
+            "the value of the option `token` is not the name of an environment variable; pass the name of the variable "
             "that contains the token, such as OPENAI_API_KEY, not the token itself"
         )
 
@@ -176,14 +176,15 @@ def _ask(client, model: str, pair: Pair) -> str:
             response = client.chat_completion(messages, model=model, max_tokens=8, temperature=0.0, seed=0)
             if reply := str(response.choices[0].message.content or "").strip():
                 return reply.replace(token, "[token]")
-            raise ValueError("its reply is empty; reasoning models are not supported, use another model")
+            raise ValueError("the reply is empty; reasoning models are not supported, so use a different model")
         except Exception as error:  # the provider and the HTTP library define their own error classes
             wait = next(waits, None)
             if wait is None or not _busy(error):
                 text = " ".join(str(error).split()) or type(error).__name__
                 hidden = text.replace(token, "[token]")
                 raise UserError(
-                    f"the language model did not answer: {hidden[:300]}; start again, the replies so far are kept"
+                    f"the language model did not answer: {hidden[:300]}; run the build again (the replies received "
+                    "so far are kept)"
                 ) from (error if hidden == text else None)
             time.sleep(wait)
 
@@ -203,7 +204,7 @@ def _append(file: Path, line: str) -> None:
             lines.write((b"\n" if cut_off else b"") + line.encode())
     except OSError as error:
         raise UserError(
-            f"cannot write the replies to {file}: {error.strerror}; choose another file with --answers"
+            f"cannot write the replies to {file}: {error.strerror}; choose a different file with --answers"
         ) from error
 
 

@@ -1,9 +1,9 @@
-"""Read the marks of LIDC-IDRI: the XML of up to four readers, contours, and matching of marks of the same nodule.
+"""Read the marks of LIDC-IDRI: parse the XML of up to four readers, fill contours, and match marks of the same nodule.
 
 A contour is a list of pixels (column, row; counted from 0) just outside the nodule. In this database, a contour
-encloses a region but is not part of it. A contour with `inclusion` FALSE encloses a hole. A nodule under 3 mm is a
-single point, and a mark that is not a nodule (`nonNodule`) is a locus. Each reader numbers nodules independently
-(`noduleID`).
+encloses a region but is not part of it. A contour with `inclusion` FALSE encloses a hole. A nodule under 3 mm is
+recorded as a single point, and a mark that is not a nodule (`nonNodule`) as a locus. Each reader numbers nodules
+independently (`noduleID`).
 """
 
 import math
@@ -72,7 +72,7 @@ def series_of(path: Path) -> str | None:
         if kind == XRAY:
             return None
         if kind != CT:
-            raise UnreadableError(f"{path.name} is not a LIDC-IDRI reading; its root element is {kind}")
+            raise UnreadableError(f"{path.name} is not an LIDC-IDRI reading; its root element is {kind}")
         if event == "end" and tag == "SeriesInstanceUid" and _text(element):
             return _text(element)
     raise UnreadableError(f"{path.name} has no SeriesInstanceUid")
@@ -129,7 +129,7 @@ def _point(edge: Any) -> tuple[int, int]:
     try:
         column, row = int(parts["xCoord"]), int(parts["yCoord"])
     except (KeyError, ValueError):
-        raise UnreadableError("a point is not two integers") from None
+        raise UnreadableError("a point does not consist of two integers") from None
     if not (0 <= column < WIDE and 0 <= row < WIDE):
         raise UnreadableError("a point is outside the slice")
     return column, row
@@ -149,7 +149,7 @@ def enclosed(points: tuple[tuple[int, int], ...]) -> np.ndarray:
 
 
 def voxels_of(mark: Mark, number_of: dict[str, int]) -> np.ndarray:
-    """Return the sorted numbers of the voxels in a nodule. `number_of` maps the UID of a slice to its number."""
+    """Return the sorted voxel numbers of a mark. `number_of` maps the UID of each slice to its number."""
     kept: list[np.ndarray] = []
     holes: list[np.ndarray] = []
     for contour in mark.contours:

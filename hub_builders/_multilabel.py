@@ -26,14 +26,14 @@ def features(names: list[str]) -> dict:
 
 
 def dropped(owner: str, classes: str, drop: Iterable[str], known: list[str]) -> list[str]:
-    """Return the classes with left-out images, spelled as in the dataset.
+    """Return the classes whose images are left out, spelled as in the dataset.
 
     Raises:
         UserError: `classes` is unknown, or the dataset lacks a class in `drop`.
     """
     if classes not in ("all", "image"):
         raise UserError(
-            f"{owner}: classes={classes} is unknown; use all (one sample per class) or image (one sample per image)"
+            f"{owner}: classes={classes} is unknown; use 'all' (one sample per class) or 'image' (one sample per image)"
         )
     spelled = {_plain(name): name for name in known}
     for name in drop:

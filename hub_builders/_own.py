@@ -60,7 +60,7 @@ def given_path(path: str, option: str, folder: bool = False) -> Path:
 def check_split(owner: str, split: str) -> None:
     """Raise UserError if the value of the option `split` is unknown."""
     if split not in ("", "hash", *SPLITS.values()):
-        raise UserError(f"{owner}: split={split} is unknown; use hash, train, validation or test")
+        raise UserError(f"{owner}: split={split} is unknown; use 'hash', 'train', 'validation' or 'test'")
 
 
 def split_of(name: str) -> str | None:
@@ -131,7 +131,7 @@ def _no_picture(path: Path) -> str:
     if ending not in TEXTS and _opens(path):
         return ""
     if ending in Image.registered_extensions():
-        return f"an unsupported image format ({ending}); convert it to PNG"
+        return f"an unsupported image format ({ending}); convert the file to PNG"
     return f"not an image ({ending or 'no file extension'})"
 
 
@@ -245,7 +245,7 @@ def boxed(box: Any, height: int, width: int) -> np.ndarray:
     """
     numbers = isinstance(box, list) and len(box) == 4 and all(type(value) in (int, float) for value in box)
     if not numbers or not np.isfinite(box).all():
-        raise UnreadableError("a box is not four numbers")
+        raise UnreadableError("a box does not have four numbers")
     left, top, across, down = box
     columns, rows = np.arange(width) + 0.5, np.arange(height)[:, None] + 0.5
     return (columns > left) & (columns < left + across) & (rows > top) & (rows < top + down)

@@ -45,7 +45,7 @@ def images(root: Path, categories: list[str], log: BuildLog) -> Found:
             f"{VALIDATION[0]}/ with its lists; pass the folder of the complete, unpacked source: {HOME}"
         )
     if empty:
-        raise UserError(f"{root} has no images of {', '.join(sorted(empty))}; unpack all of {HOME}")
+        raise UserError(f"{root} has no images of {', '.join(sorted(empty))}; unpack the complete source: {HOME}")
     return images_found
 
 
@@ -92,5 +92,7 @@ def _validation(root: Path) -> list[tuple[int, str, str]]:
 def _list(images_found: Found, flat: Path, number: int, name: str, category: str, log: BuildLog) -> None:
     if path := listed_file(log, name, flat, name):
         if path.stem in images_found:
-            log.remark(path.stem, f"places365_val.txt line {number}: listed twice; the first entry is used")
+            log.remark(
+                path.stem, f"places365_val.txt line {number}: the image is listed twice; the first entry is used"
+            )
         images_found.setdefault(path.stem, (path, category, "val"))

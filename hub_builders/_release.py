@@ -1,9 +1,9 @@
 """Read the published Saliency-Bench release of gender-xai and environment-xai.
 
 The release contains `image/<class>/*.jpg`, and `attention_label/*.csv` with the columns `img_idx` (file name) and
-`attention` (a JSON array of 224 x 224 numbers in [0, 1], or 0 to 255). A cell counts as marked from 0.5 (or 128) on.
-The array is scaled to the size of the stored image by nearest neighbour, and rotated with the image if EXIF rotates the
-image.
+`attention` (a JSON array of 224 x 224 numbers in [0, 1], or 0 to 255). A cell counts as marked if its value is at least
+0.5 (or 128). The array is scaled to the size of the stored image with nearest-neighbour interpolation. If EXIF rotates
+the image, the array is rotated with it.
 """
 
 import csv
@@ -81,7 +81,8 @@ def attention_of(folder: Path, log: BuildLog) -> dict[str, Location]:
                 locations.setdefault(stem, location)
         except (OSError, ValueError, csv.Error) as error:
             raise UserError(
-                f"{path} cannot be read as a table of img_idx and attention: {error}; download the source again and "
+                f"{path} cannot be read as a table with the columns img_idx and attention: {error}; download the "
+                "source again and "
                 f"unpack it: {HOME}"
             ) from error
     return locations
@@ -135,7 +136,7 @@ def marked(location: Location | None, picture: Picture) -> np.ndarray:
     if values.size == SIDE * SIDE:
         values = values.reshape(SIDE, SIDE)
     if values.shape != (SIDE, SIDE) or not np.isfinite(values).all():
-        raise UnreadableError(f"its attention label is not {SIDE} x {SIDE} numbers")
+        raise UnreadableError(f"its attention label does not have {SIDE} x {SIDE} numbers")
     return spread(values / (255 if values.max() > 1 else 1) >= 0.5, picture)
 
 

@@ -47,14 +47,14 @@ def painted_object(name: str, size: int, ink: tuple[Colour, Colour], dice: Dice)
 
 
 def blocks(flags: np.ndarray) -> np.ndarray:
-    """Return the number of SUB x SUB samples that are set in each pixel."""
+    """Return, for each pixel, how many of its SUB x SUB samples are set."""
     height, width = flags.shape
     return flags.reshape(height // SUB, SUB, width // SUB, SUB).sum(axis=(1, 3), dtype=np.int64)
 
 
 @cache
 def area_of(name: str) -> int:
-    """Return the area of a silhouette in square object coordinates.
+    """Return the area of a silhouette in squared units of the object coordinates.
 
     Objects are scaled according to this area, so that all classes have the same distribution of sizes.
     """

@@ -11,7 +11,7 @@ Grid = np.ndarray
 
 
 def painted_scene(name: str, size: int, ground: tuple[Colour, Colour], dice: Dice) -> Grid:
-    """Return a scene, uint8 (size, size, 3): its tones between two colours, softly lit from one corner."""
+    """Return a scene, uint8 (size, size, 3), with tones between two colours, softly lit from one corner."""
     axis = (2 * np.arange(2 * size) + 1) * 256 // size
     x, y = axis[None, :] + 0 * axis[:, None], axis[:, None] + 0 * axis[None, :]
     tone = SCENES[name](x, y, dice).clip(0, 256)
@@ -78,7 +78,7 @@ def planks(x: Grid, y: Grid, dice: Dice) -> Grid:
 def pebbles(x: Grid, y: Grid, dice: Dice) -> Grid:
     """Return the tones of pebbles: cells around the points of a jittered grid.
 
-    The gaps between pebbles are where the distances to two points are equal.
+    The gaps between pebbles are where the distances to the two nearest points are almost equal.
     """
     cell = dice(180, 250)
     shift_x, shift_y = dice.many(0, cell, 10, 10), dice.many(0, cell, 10, 10)

@@ -80,7 +80,9 @@ def base_of(source: Path, *wanted: str) -> Path:
     level = [source]
     for _ in range(3):
         if len(holding := [folder for folder in level if holds(folder)]) > 1:
-            raise UserError(f"{source} contains several copies: {', '.join(map(str, holding))}; pass one of them")
+            raise UserError(
+                f"{source} contains several copies of the data: {', '.join(map(str, holding))}; pass one of them"
+            )
         if holding:
             return holding[0]
         level = [path for folder in level for path in _folders(folder)]
@@ -260,7 +262,7 @@ def boxes_of(root: Any, first: int = 1) -> list[tuple[str, list[float]]]:
         first: Number of the first pixel in the XML, 0 or 1. The returned boxes count pixels from 1.
 
     Raises:
-        UnreadableError: A box is not four numbers.
+        UnreadableError: A box does not have four numbers.
     """
     boxes = []
     for element in root.iter("object"):
@@ -271,7 +273,7 @@ def boxes_of(root: Any, first: int = 1) -> list[tuple[str, list[float]]]:
         try:
             boxes.append((name, [float(corner) + 1 - first for corner in corners]))
         except ValueError:
-            raise UnreadableError(f"the box of an object {name!r} is not four numbers") from None
+            raise UnreadableError(f"the box of the object {name!r} does not have four numbers") from None
     return boxes
 
 
@@ -288,7 +290,7 @@ def shown_boxes(root: Any, picture: Picture, first: int = 1) -> list[tuple[str, 
     """Return the boxes of VOC-style XML as `boxes_of` does, turned with the image if EXIF turns the image.
 
     Raises:
-        UnreadableError: A box is not four numbers, or the size of the image differs from the size in the XML.
+        UnreadableError: A box does not have four numbers, or the size of the image differs from the size in the XML.
     """
     turn = turn_of(picture, declared_size(root) or picture.stored, "boxes")
     return [(name, turned_box(box, turn, *picture.stored)) for name, box in boxes_of(root, first)]
@@ -298,7 +300,7 @@ def turn_of(picture: Picture, size: tuple[int, int], noun: str = "mask") -> int:
     """Return the EXIF orientation that turns annotations drawn at `size` (height, width) to fit the upright image.
 
     If the size matches the file as stored, return the orientation of the file, even if the upright image has the same
-    size (squares). If only the upright image has this size, return 1.
+    size (as with square images). If only the upright image has this size, return 1.
 
     Raises:
         UnreadableError: The size matches neither the file as stored nor the upright image.
@@ -307,7 +309,7 @@ def turn_of(picture: Picture, size: tuple[int, int], noun: str = "mask") -> int:
         return picture.orientation
     if size == (picture.height, picture.width):
         return 1
-    raise UnreadableError(f"{noun} and image differ in size")
+    raise UnreadableError(f"the {noun} and the image differ in size")
 
 
 def shown(mask: np.ndarray, picture: Picture, noun: str = "mask") -> np.ndarray:
@@ -325,7 +327,7 @@ def shown(mask: np.ndarray, picture: Picture, noun: str = "mask") -> np.ndarray:
 def spread(mask: np.ndarray, picture: Picture) -> np.ndarray:
     """Scale a coarse bool mask to the size of the image as stored, and turn the mask upright.
 
-    The mask is scaled by nearest neighbour.
+    The mask is scaled with nearest-neighbour interpolation.
     """
     return turned(nearest(mask, *picture.stored), picture.orientation)
 
@@ -336,10 +338,10 @@ def rasterised(box: list[float], height: int, width: int) -> np.ndarray:
     The corners belong to the box, and pixels are counted from 1.
 
     Raises:
-        UnreadableError: The box is not four numbers, or contains no pixel of the image.
+        UnreadableError: The box does not have four numbers, or contains no pixel of the image.
     """
     if not np.isfinite(box).all():
-        raise UnreadableError("a box is not four numbers")
+        raise UnreadableError("a box does not have four numbers")
     left, top, right, bottom = (round(value) for value in box)
     mask = np.zeros((height, width), bool)
     if left <= right and top <= bottom:
@@ -432,7 +434,7 @@ def indices(path: Path, picture: Picture, noun: str = "mask") -> np.ndarray:
 
 
 def nearest(mask: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Resize a bool mask to (height, width) by nearest neighbour."""
+    """Resize a bool mask to (height, width) with nearest-neighbour interpolation."""
     return np.asarray(Image.fromarray(mask).resize((width, height), Image.Resampling.NEAREST))
 
 

@@ -49,7 +49,7 @@ LISTS = {  # {type of list: folders that the source must contain}
     "segmentation": ("SegmentationClass/", "ImageSets/Segmentation/"),
     "detection": ("Annotations/", "ImageSets/Main/"),
 }
-HOME = "PASCAL VOC 2012, VOCtrainval_11-May-2012.tar of host.robots.ox.ac.uk/pascal/VOC (Flickr images, for research)"
+HOME = "PASCAL VOC 2012, VOCtrainval_11-May-2012.tar from host.robots.ox.ac.uk/pascal/VOC (Flickr images, for research)"
 TERMS = ("pascal-voc-flickr-terms", "http://host.robots.ox.ac.uk/pascal/VOC/voc2012/")
 CITATION = """@article{everingham2010pascal,
   title = {The {PASCAL} Visual Object Classes ({VOC}) Challenge},
@@ -84,7 +84,7 @@ def listed(
         path = folder / f"{split}.txt"
         for number, words in lines(path) if path.is_file() else []:
             if words[0] in splits:
-                log.remark(words[0], f"{path.name} line {number}: listed twice; the first entry is used")
+                log.remark(words[0], f"{path.name} line {number}: the image is listed twice; the first entry is used")
             splits.setdefault(words[0], split)
     if not splits:
         raise UserError(

@@ -171,7 +171,7 @@ def units_of(path: Path) -> tuple[np.ndarray, tuple[float, float], tuple[bool, b
     except Exception as error:
         raise UnreadableError(f"not a readable DICOM file ({one_line(error)})") from None
     if values.ndim != 2 or len(spacing) != 2 or not min(spacing) > 0 or not np.isfinite([slope, intercept]).all():
-        raise UnreadableError("the DICOM file has no single plane of pixels with a valid spacing")
+        raise UnreadableError("the DICOM file does not contain a single plane of pixels with a valid spacing")
     units = values * slope + intercept
     if padding is not None:
         units[(values >= min(float(padding), float(limit))) & (values <= max(float(padding), float(limit)))] = AIR

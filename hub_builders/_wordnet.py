@@ -232,7 +232,7 @@ def table_of(names: Mapping[str, str], edges: Iterable[tuple[str, str]], wnids: 
 
 
 def main(path: str) -> None:
-    """Write the file of groups. The classes are in the order of pretrained networks."""
+    """Write the file of groups. Its classes are in the order that pretrained networks use."""
     from timm.data import ImageNetInfo
 
     names, edges = read_nouns(Path(path))

@@ -2,7 +2,7 @@
 
 Source: a folder with the following data, as downloaded and unpacked.
 
-- ACT-X of Park et al. 2018 (github.com/Seth-Park/MultimodalExplanations): `ACT-X/textual/exp_SPLIT_split.json` of
+- ACT-X of Park et al. 2018 (github.com/Seth-Park/MultimodalExplanations): `ACT-X/textual/exp_SPLIT_split.json` for
   train, val and test, and `ACT-X/visual/{val,test}/QUESTION.npy` (three maps each; the training split has none). The
   folder `ACT-X/` itself is optional.
 - The images of MPII Human Pose (human-pose.mpi-inf.mpg.de; for research): `images/*.jpg` (or `mpii_images/`), and its
@@ -70,9 +70,9 @@ CITATION = """@inproceedings{park2018multimodal,
 RULE = """The label is the answer. A sample is included if a language model accepts its question and answer as a
 classification task, given the paper's prompt. The mask contains the pixels that at least half of the annotators marked.
 An annotator marked a pixel if its value exceeds half of the maximum of the annotator's map. The mask is scaled to the
-size of the image by nearest neighbour. ACT-X was published with maps for its validation and test splits only, so the
-paper's 11,511 masks, one per sample, cannot be reproduced. Samples without a map have no mask. `explanations` contains
-the explanations of the source as text."""
+size of the image with nearest-neighbour interpolation. ACT-X was published with maps for its validation and test splits
+only, so the paper's 11,511 masks, one per sample, cannot be reproduced. Samples without a map have no mask.
+`explanations` contains the source's textual explanations."""
 GROUP = "the video that the image is a frame of (the image itself if MPII's annotations are not in the source)"
 
 HOME = (
@@ -119,7 +119,9 @@ def samples(
     root = root_of(source)
     images = first_folder(root, "images", "mpii_images", "../images", "../mpii_images")
     if images is None:
-        raise UserError(f"{root} has no images/ of MPII; pass the folder of the complete, unpacked source: {HOME}")
+        raise UserError(
+            f"{root} does not contain MPII's images/; pass the folder of the complete, unpacked source: {HOME}"
+        )
     video_of = videos(images, log)
     entries = questions(root, log)
     keep = kept(source, entries, log, ask, answers, service)
@@ -127,7 +129,8 @@ def samples(
     log.classes = {"label": sorted({answer for (_, answer), yes in keep.items() if yes})}
     if not log.classes["label"]:
         raise UserError(
-            "action-xai: the language model accepted no pair of question and answer; check the file of replies"
+            "action-xai: the language model accepted no pair of question and answer; check the file that contains "
+            "its replies"
         )
     for key, (split, entry) in entries.items():
         if keep[entry["question"], entry["ans"]]:
@@ -189,7 +192,7 @@ def questions(root: Path, log: BuildLog) -> dict[str, tuple[str, dict]]:
     there = [split for split in SPLITS if (root / f"textual/exp_{split}_split.json").is_file()]
     if not there:
         raise UserError(
-            f"{root / 'textual'} has none of exp_train_split.json, exp_val_split.json ...; download the source again "
+            f"{root / 'textual'} has none of the files exp_SPLIT_split.json; download the source again "
             f"and unpack it: {HOME}"
         )
     for split in there:

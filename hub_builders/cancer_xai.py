@@ -54,12 +54,12 @@ CITATION = """@article{antonelli2022medical,
   publisher = {The Cancer Imaging Archive},
   year = {2016}
 }"""
-RULE = """Each sample is one axial slice per case, drawn by the seed. For a case with a tumour, the slice is drawn from
-the slices that contain tumour (label 2, which is the mask); for a normal case, it is drawn from all slices. Axes and
-their directions come from the affine of the NIfTI file or from the direction cosines of the DICOM series. In the image,
-the patient's front is at the top and the patient's right is on the left. The image is 224 x 224 in a soft-tissue window
-(centre 40, width 400). The two classes come from two sources, so they differ in more than the tumour. `case` is the
-name of the case in its source. `slice_index` counts from the feet."""
+RULE = """Each case contributes one axial slice, drawn with the seed. For a case with a tumour, the slice is drawn from
+the slices that contain the tumour (label 2, which is the mask); for a normal case, it is drawn from all slices. Axes
+and their directions come from the affine of the NIfTI file or from the direction cosines of the DICOM series. In the
+image, the patient's front is at the top and the patient's right is on the left. The image is 224 x 224 in a soft-tissue
+window (centre 40, width 400). The two classes come from two sources, so they differ in more than the tumour. `case` is
+the name of the case in its source. `slice_index` counts from the feet."""
 
 MSD = "Task07_Pancreas of the Medical Segmentation Decathlon, medicaldecathlon.com (CC BY-SA 4.0)"
 NIH = "NIH Pancreas-CT, The Cancer Imaging Archive (CC BY 3.0)"
@@ -140,7 +140,7 @@ def tumour(log: BuildLog, case: str, image: Path, label: Path | None, seed: int)
             raise UnreadableError("no label in labelsTr/")
         units, labels = Nifti(image), _labels(label)
         if units.shape != labels.shape:
-            raise UnreadableError("mask and image differ in size")
+            raise UnreadableError("the mask and the image differ in size")
         if not np.allclose(units.affine, labels.affine, atol=1e-2):
             log.remark(case, "image and label have different affines; each is oriented by its own affine")
         there = [set(np.unique(labels.slice(number)).tolist()) for number in range(len(labels))]

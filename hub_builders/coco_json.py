@@ -43,10 +43,10 @@ PRIVATE = ("json",)
 GROUP = _multilabel.GROUP
 CITATION = _own.CITATION
 EXAMPLE = {"stored": True}
-RULE = f"""{_multilabel.RULE} The mask is the union of the class's objects. If EXIF turns an image, sizes and points
-decide whether outlines refer to the upright image or to the file as stored. If both fit, the option `upright` or
-`stored` decides; without either option, the mask is left out. With `boxes`, an object without an outline is represented
-by its box."""
+RULE = f"""{_multilabel.RULE} The mask is the union of the class's objects. If EXIF rotates an image, its size and the
+points of the outlines decide whether the outlines refer to the upright image or to the file as stored. If both fit, the
+option `upright` or `stored` decides; without either option, the mask is left out. With `boxes`, an object without an
+outline is represented by its box."""
 
 HOME = "the images (`--images DIR`), and `--json FILE` with the annotations"
 FIX = "export the annotations again as COCO JSON"
@@ -97,8 +97,10 @@ def samples(
         boxes: if an object has no outline, use its box.
         split: train, validation or test for all images, or hash to split them 70, 15 and 15 percent (default: the split
             that the folder is named after, else test).
-        upright: if outlines fit both versions of an image that EXIF turns, they refer to the upright image.
-        stored: if outlines fit both versions of an image that EXIF turns, they refer to the file as stored.
+        upright: if EXIF rotates an image and the outlines fit both versions, assume that they refer to the upright
+            image.
+        stored: if EXIF rotates an image and the outlines fit both versions, assume that they refer to the file as
+            stored.
     """
     given = needed(source, "coco-json", HOME)
     sources = [_annotated(given, _own.given_path(json, "json"))] if json else _sources(given)
@@ -214,7 +216,7 @@ def _check_found(path: Path, images: Path, ids: dict[str, str], meant: dict[str,
     """Log file names without an image, with an example, and images that no file name refers to.
 
     Raises:
-        UserError: No file name has an image.
+        UserError: No file name refers to an existing image.
     """
     lost = [name for name, match in meant.items() if not match.picture]
     named = {name for match in meant.values() for name in (match.picture, *match.perhaps)}
@@ -252,7 +254,7 @@ def _lacks(meant: Meant, entry: _coco.CocoEntry, objects: dict[str, list[Any]], 
     if not meant.picture:
         return f"{meant.lacks} with this file_name"
     if dropped:
-        return f"it shows a class listed in drop ({dropped[0]})"
+        return f"it shows a class listed in `drop` ({dropped[0]})"
     if objects:
         return ""
     return "no object of a listed category" if entry.objects else "no object"

@@ -31,7 +31,7 @@ PAPER_COUNTS: dict = {}
 GROUP = _multilabel.GROUP
 CITATION = _coco.CITATION
 RULE = f"""{_multilabel.RULE} The mask is the union of the class's objects, including crowds. Outlines refer to the
-image file as stored, in the size that the annotations state. `test` contains the validation images of COCO. `train` and
+image file as stored, at the size stated in the annotations. `test` contains the validation images of COCO. `train` and
 `validation` (split by a hash, 85 to 15) contain `train_images` of COCO's training images, if the source has them."""
 
 
@@ -86,12 +86,12 @@ def samples(
 def _training_images(root: Path, year: int, count: int, seed: int, log: BuildLog) -> dict[int, _coco.CocoEntry]:
     split = f"train{year}"
     if not (root / split).is_dir() or not (root / f"annotations/instances_{split}.json").is_file():
-        log.remark(split, "the source has no training images; there is no train or validation split")
+        log.remark(split, "the source has no training images, so there is no train or validation split")
         return {}
     images, _ = _coco.entries_of(root, split, False, log)
     keep = drawn(seed, map(str, images), count)
     if surplus := len(images) - len(keep):
-        log.remark(split, f"{surplus} more training images were not drawn")
+        log.remark(split, f"{surplus} other training images were not drawn")
     return {key: entry for key, entry in images.items() if str(key) in keep}
 
 
@@ -108,7 +108,7 @@ def _objects(
     }
     there = [label for label in without if label in objects]
     if there or not objects:
-        log.leave_out(name, "image", f"it shows a class listed in drop ({there[0]})" if there else "no object")
+        log.leave_out(name, "image", f"it shows a class listed in `drop` ({there[0]})" if there else "no object")
         return None
     return objects
 

@@ -60,12 +60,12 @@ CITATION = """@article{armato2011lung,
 }"""
 RULE = """Marks with contours (nodules of 3 mm or more) that share a voxel belong to the same nodule. The volume of a
 nodule contains every voxel that at least half of the readers who marked the nodule enclosed. The pixels of a contour
-are outside the nodule, and contours with `inclusion` FALSE are holes. A sample is a square of the middle slice of this
-volume. The side of the square is `crop_mm` millimetres, or 1.5 times the nodule if that is more. The nodule is at a
-random position in the square unless the option `centred` is set. The image is 224 x 224 in the lung window (centre
--600, width 1500). For each nodule there is also a sample without a nodule: a square of the same size in the same slice.
-It is at least 10 mm away (in z too) from every mark of every reader, and at least a quarter of it is lung. All samples
-of a patient are in one split. `readers` is the number of readers who marked the nodule."""
+are outside the nodule, and contours with `inclusion` FALSE are holes. A sample is a square from the middle slice of
+this volume. The side of the square is `crop_mm` millimetres, or 1.5 times the size of the nodule if that is more. The
+nodule is at a random position in the square unless the option `centred` is set. The image is 224 x 224 in the lung
+window (centre -600, width 1500). For each nodule there is also a sample without a nodule: a square of the same size in
+the same slice. It is at least 10 mm away (in z too) from every mark of every reader, and at least a quarter of it is
+lung. All samples of a patient are in one split. `readers` is the number of readers who marked the nodule."""
 
 HOME = "LIDC-IDRI, The Cancer Imaging Archive (CC BY 3.0)"
 CENTRE, WIDTH = -600, 1500  # lung window
@@ -101,7 +101,7 @@ def samples(
     Args:
         source: folder with the raw data.
         log: build log, which records what is left out and why.
-        min_readers: leave out nodules that fewer readers marked.
+        min_readers: leave out nodules that were marked by fewer readers than this.
         crop_mm: side of the square, in millimetres.
         centred: put the nodule in the middle of the square.
         seed: seed for the positions of the squares.
@@ -269,8 +269,8 @@ def both(
 def around(rows: np.ndarray, columns: np.ndarray, side: float, seed: int | None) -> tuple[float, float]:
     """Return the top and left of a square that contains the given pixels.
 
-    If there is no seed, the pixels are centred. If there is a seed, their position is random and, if possible, they
-    stay away from each edge of the square by an eighth of its side.
+    If there is no seed, the pixels are centred. If there is a seed, their position is random and, if possible, at least
+    an eighth of the side away from each edge of the square.
     """
     corner = []
     for axis, pixels in enumerate((rows, columns)):
@@ -318,7 +318,7 @@ def marked(
 def surrounding(units: np.ndarray, forbidden: list[tuple], box: Box, seed: int) -> Box | None:
     """Return a square of the same size with enough lung and no mark, or None if none is found.
 
-    The function tries `TRIES` random positions, first up to two sides away from `box` and then anywhere in the slice,
+    The function tries `TRIES` random positions, first within two side lengths of `box` and then anywhere in the slice,
     and returns the first position that meets both conditions.
     """
     top, left, side = box

@@ -55,12 +55,12 @@ CITATION = f"""@article{{yang2019benchmarking,
 {_coco.CITATION}
 {_places.CITATION}"""
 RULE = """An object of COCO (not a crowd, with at least `least_pixels` pixels) is scaled so that its longer side is a
-third to a half of the scene, and pasted at a random position on a scene of 128 x 128. A cut-out object is kept if
-Faster R-CNN classifies it correctly on a black background with a confidence over 0.5. A scene is kept if Faster R-CNN
-detects nothing with a confidence over 0.5. An object class is kept if at least `least` cut-outs are left. Each object
-class is combined with each scene class `per_pair` times. Each photograph of COCO and each scene belongs to one split,
-and only objects and scenes of the same split are combined. `label` is the class of the object, `scene` the class of the
-scene, `mask` the pixels of the object, and `image_without_object` the scene without the object."""
+third to a half of the scene's side, and pasted at a random position on a scene of 128 x 128 pixels. A cut-out object is
+kept if Faster R-CNN classifies it correctly on a black background with a confidence over 0.5. A scene is kept if Faster
+R-CNN detects nothing with a confidence over 0.5. An object class is kept if at least `least` cut-outs are left. Each
+object class is combined with each scene class `per_pair` times. Each photograph of COCO and each scene belongs to one
+split, and only objects and scenes of the same split are combined. `label` is the class of the object, `scene` the class
+of the scene, `mask` the pixels of the object, and `image_without_object` the scene without the object."""
 
 HOME = f"{_coco.HOME}, and Miniplaces, github.com/CSAILVision/miniplaces, or {_places.HOME}"
 SIDE = 128
@@ -120,8 +120,8 @@ def samples(
     Args:
         source: folder with the raw data.
         log: build log, which records what is left out and why.
-        detector: keep only objects and scenes that Faster R-CNN classifies correctly; needs the weights (160 MB) and
-            preferably a GPU.
+        detector: keep only objects that Faster R-CNN classifies correctly and scenes in which it detects nothing; needs
+            the weights (160 MB) and preferably a GPU.
         least: minimum number of cut-outs per object class; classes with fewer are left out.
         least_pixels: minimum size of an object in pixels; smaller objects are left out.
         per_pair: number of images for each pair of an object class and a scene class.
@@ -176,7 +176,9 @@ def stock_of(source: Path | None, log: BuildLog, detector: bool, least: int, lea
     for path, name in scenes:
         grounds[name, split_of(seed, f"scene {_name(path, base)}")].append(path)
     if not objects or not grounds:
-        raise UserError(f"ebam-xai: no {'scene' if objects else 'object class'} is left; lower least or least_pixels")
+        raise UserError(
+            f"ebam-xai: no {'scene' if objects else 'object class'} is left; lower `least` or `least_pixels`"
+        )
     return Stock(dict(objects), dict(grounds), base)
 
 
@@ -218,7 +220,10 @@ def cutouts_of(root: Path, least_pixels: int, log: BuildLog) -> list[tuple[Cutou
 
 
 def scenes_of(base: Path) -> list[tuple[Path, str]]:
-    """Return (file, category) for every scene. A category does not include the folder named after a letter above it."""
+    """Return (file, category) for every scene.
+
+    The category does not include the parent folder that is named after a letter.
+    """
     scenes = []
     for folder in sorted(place for place, _, _ in walked(base) if place != base):
         parts = folder.relative_to(base).parts

@@ -1,6 +1,6 @@
 """Places365: scenes of nature (mountain, pond, waterfall ...) and of towns (house, bridge, street ...).
 
-Source: one of the following two.
+Source: one of the following.
 
 - Places365-Standard (places2.csail.mit.edu; images for non-commercial research and education) as downloaded and
   unpacked, in any of the three layouts in which it is distributed:
@@ -8,8 +8,8 @@ Source: one of the following two.
   `data_256/` or `data_large/` with `LETTER/CATEGORY/*.jpg` (train_256_ and train_large_places365standard.tar),
   `val_256/` or `val_large/` with `Places365_val_*.jpg`, and the lists `places365_val.txt` and
   `categories_places365.txt` (filelist_places365-standard.tar).
-  The optional folder `masks/` contains hand-drawn masks, `ID.png` or `ANNOTATOR/ID.png`, of the size of the image, with
-  0 outside the object. ID is the `image_id` with "_" instead of "/", such as `train_pond_00000001` or
+  The optional folder `masks/` contains hand-drawn masks, `ID.png` or `ANNOTATOR/ID.png`, of the same size as the image,
+  with 0 outside the object. ID is the `image_id` with "_" instead of "/", such as `train_pond_00000001` or
   `Places365_val_00000001`.
 - The published Saliency-Bench release (Google Drive): `image/{nature,urban}/*.jpg` and `attention_label/*.csv` with the
   columns `img_idx` and `attention` (a JSON array of 224 x 224 numbers).
@@ -82,7 +82,7 @@ def samples(
         names = [name for name, (_, category, _) in images.items() if LABEL_OF[category] == label]
         keep |= drawn(seed, names, per_class)
         if surplus := len(names) - len(keep & set(names)):
-            log.remark(label, f"{surplus} more images of this class were not drawn")
+            log.remark(label, f"{surplus} other images of this class were not drawn")
     masks = _annotators.drawn_masks(root, annotations)
     log.expected = len(keep)
     for name in sorted(keep):

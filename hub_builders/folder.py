@@ -8,7 +8,7 @@ Source: a folder of images. The names of its subfolders are the classes (`cat/1.
 the columns `split` and `group`.
 
 Masks are matched to images by name: `cat/1.png`, or `1.png` if no other image is named 1. A mask contains 0 and one
-other value (0/1, 0/255, black and one colour), in any number of channels, or uses a palette. For masks with several
+other value (0/1, 0/255, or black and one colour), with any number of channels or a palette. For masks with several
 values, `--foreground` selects the object. If a folder contains `images/`, `masks/` and `labels.csv`, `--images` (or
 `--source`) is enough.
 """
@@ -38,7 +38,7 @@ PRIVATE = ("masks", "labels")
 GROUP = "the column `group` of the table of labels, if any"
 CITATION = _own.CITATION
 RULE = """Each image is one sample. The mask is the object in the image's mask file: every pixel that is not black or 0,
-or with `foreground` the pixels of that value or colour."""
+or, with `foreground`, the pixels of that value or colour."""
 
 HOME = "images in one folder per class, or with a table of labels (`--images DIR`, `--labels CSV`)"
 PICTURE = ("image", "file", "filename", "imageid", "id", "path", "name")
@@ -158,7 +158,7 @@ def _masks(folder: Path | None, names: list[str], log: BuildLog) -> tuple[dict[s
             f"{names[0]} must be named {wanted} or {wanted.name}; rename the masks"
         )
     for mask in spare:
-        log.leave_out(mask, "mask", "no image has the name of this mask file")
+        log.leave_out(mask, "mask", "no image has the same name as this mask file")
     return chosen, lacking
 
 
@@ -202,7 +202,7 @@ def _list(listing: Path, names: list[str], ids: dict[str, str], log: BuildLog) -
         given, label, split, group = (row.get(columns.get(field, ""), "").strip() for field in FIELDS)
         called = known.called(given.removeprefix("./"))
         if split and split.lower() not in _own.SPLITS:
-            raise UserError(f"{listing} line {number}: split '{split}' is unknown; use train, validation or test")
+            raise UserError(f"{listing} line {number}: split '{split}' is unknown; use 'train', 'validation' or 'test'")
         if len(called) == 1 and not label:
             lacking[called[0]] = "its row in the table has no label"
         elif len(called) != 1:
@@ -210,11 +210,15 @@ def _list(listing: Path, names: list[str], ids: dict[str, str], log: BuildLog) -
                 reason = f"{'several images match' if called else 'no image matches'} this row of the table"
                 log.leave_out(given or f"{listing.name} line {number}", "image", reason)
         elif called[0] in rows:
-            log.remark(ids[called[0]], f"{listing.name} line {number}: listed twice; the first row is used")
+            log.remark(
+                ids[called[0]], f"{listing.name} line {number}: the image is listed twice; the first row is used"
+            )
         else:
             rows[called[0]] = FolderRow(label, _own.SPLITS.get(split.lower()), group or None)
     if not rows:
-        raise UserError(f"{listing} has no row with a label for an image in the folder; check its column of images")
+        raise UserError(
+            f"{listing} has no row with a label for an image in the folder; check the file names in its image column"
+        )
     for name in names:
         if name not in rows:
             log.leave_out(ids[name], "image", lacking[name])
@@ -236,7 +240,8 @@ def _columns(listing: Path, names: list[str]) -> dict[str, str]:
     for field in ("image", "label"):
         if not columns[field]:
             raise UserError(
-                f"{listing} has no column '{field}', only {', '.join(names)} (separated by commas); rename a column"
+                f"{listing} has no column '{field}', only {', '.join(names)}; separate the columns with commas, or "
+                "rename one of them"
             )
     return {field: name for field, name in columns.items() if name}
 

@@ -108,7 +108,7 @@ def samples(
     for split in splits:
         for number, words in lines(part(root, f"meta/{split}.txt", HOME)):
             if words[0] in known:
-                log.remark(words[0], f"{split}.txt line {number}: listed twice; the first entry is used")
+                log.remark(words[0], f"{split}.txt line {number}: the image is listed twice; the first entry is used")
             known.setdefault(words[0], split)
     names: dict[tuple[str, str], list[str]] = {(split, label): [] for split in splits for label in CLASSES}
     for name, split in known.items():

@@ -1,6 +1,6 @@
 """COCO images of one person whom the captions call a man or a woman, with hand-drawn masks.
 
-Source: one of the following two.
+Source: one of the following.
 
 - MS COCO (cocodataset.org, for example "2017 Train images" and "2017 Train/Val annotations"; annotations CC BY 4.0,
   each image under its own Flickr licence) as downloaded and unpacked: `annotations/captions_SPLIT.json`,
@@ -38,13 +38,13 @@ PRIVATE = ("annotations",)
 EXAMPLE = {"min_area": 0.0, "outline": True}
 PAPER_COUNTS = {"samples": 5000, "masks": 3454, "label": {"man": 2500, "woman": 2500}}
 CITATION = _coco.CITATION
-RULE = """The label is the word, man or woman, that the captions of an image contain as a whole word in upper or lower
-case. No caption may contain the other word or a plural. Exactly one person and no crowd is annotated, and this person
-covers at least `min_area` of the image. From the images that meet these conditions, `per_class` images are drawn per
-class. The mask was drawn by annotators and comes from `masks/` or from the study passed as `annotations`. Without a
-drawn mask, the sample has no mask. With the option `outline`, the outline of the person in COCO replaces a missing
-mask, although it was not drawn as an explanation. `mask_source` names the source of the mask, so that scores of the two
-types are not mixed. Images, labels and masks of the published release are used unchanged."""
+RULE = """The label is "man" or "woman", whichever the captions of an image contain as a whole word, in upper or lower
+case. No caption may contain the other word or a plural. The annotations must contain exactly one person and no crowd,
+and this person must cover at least `min_area` of the image. From the images that meet these conditions, `per_class`
+images are drawn per class. The mask was drawn by annotators and comes from `masks/` or from the study passed as
+`annotations`. Without a drawn mask, the sample has no mask. With the option `outline`, the outline of the person in
+COCO replaces a missing mask, although it was not drawn as an explanation. `mask_source` names the source of the mask,
+so that scores of the two types are not mixed. Images, labels and masks of the published release are used unchanged."""
 
 CLASSES = ["man", "woman"]
 ALIASES = {"man": "man", "men": "man", "male": "man", "woman": "woman", "women": "woman", "female": "woman"}
@@ -100,7 +100,7 @@ def samples(
     names = sorted(keep["man"] | keep["woman"])
     for label in CLASSES:
         if surplus := sum(kind == label for _, kind, _ in chosen.values()) - len(keep[label]):
-            log.remark(label, f"{surplus} more images of this class meet the conditions and were not drawn")
+            log.remark(label, f"{surplus} other images of this class meet the conditions and were not drawn")
     log.expected = len(names)
     for name in names:
         entry, label, person = chosen[name]

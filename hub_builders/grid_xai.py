@@ -44,7 +44,7 @@ CITATION = """@inproceedings{boehle2021convolutional,
 RULE = """A sample is a grid of `cells` x `cells` prepared images of the split. The classifier classifies each of these
 images correctly with a probability of `confidence` or more, and each `group` contributes at most one image. All images
 of a grid have different classes, and no image is in two grids. The classes with the most unused images are chosen
-first. Positions and target are drawn by the seed. `label` is the class of the target, and the mask is the target's
+first. Positions and targets are drawn with the seed. `label` is the class of the target, and the mask is the target's
 cell. `labels_of_cells` and `images_of_cells` list the cells row by row. A cell has the size of the classifier's input
 images. In a run, the classifier's `prepare` resizes the whole grid to the input size. If `prepare` crops, it removes
 the same fraction of each cell. The digest of the classifier is part of every `image_id` and thus of the fingerprint.

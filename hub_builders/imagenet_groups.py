@@ -37,7 +37,7 @@ RULE = """The class comes from the source. The group of a class is the smallest 
 the class and has 5 to 50 classes. If there is no such category, the class is merged with the nearest categories inside
 the smallest category of more than 50 classes that contains it, until the group has five classes. A group is named after
 its category, or after all its categories if it is merged. `class_group` is the name of the group, `group_wnids` lists
-its classes, and `wnid` is the class. There are no masks."""
+its classes, and `wnid` is the WordNet id of the class. There are no masks."""
 
 
 def features(classes: dict[str, list[str]]) -> dict:

@@ -56,10 +56,10 @@ PAPER_COUNTS: dict = {}
 CITATION = _imagenet.CITATION
 RULE = """The classes are the classes of the source, sorted by WordNet id. If two classes have the same name, the
 WordNet id is added to the name. The mask is the union of the boxes of the class, from `LOC_val_solution.csv` or from
-the XML of ILSVRC2012_bbox_val_v3.tgz. Images without boxes have no mask. Boxes refer to the file as stored. `wnid` is
-the WordNet id, and `class_group` is the name of the group of similar classes (imagenet-groups lists its classes).
-`test` contains the validation images of the source. `train` and `validation` (split by a hash, 85 to 15) contain
-`train_per_class` training images per class, without masks, if the source has training images."""
+the XML files in ILSVRC2012_bbox_val_v3.tgz. Images without boxes have no mask. Boxes refer to the file as stored.
+`wnid` is the WordNet id, and `class_group` is the name of the group of similar classes (imagenet-groups lists its
+classes). `test` contains the validation images of the source. `train` and `validation` (split by a hash, 85 to 15)
+contain `train_per_class` training images per class, without masks, if the source has training images."""
 
 
 def features(classes: dict[str, list[str]]) -> dict:
@@ -104,7 +104,7 @@ def training_images(
     """Return {image name: (file, WordNet id)} of the drawn training images."""
     base = first_folder(root, "ILSVRC/Data/CLS-LOC/train", "train", "ILSVRC2012_img_train")
     if base is None:
-        log.remark("train", "the source has no training images; there is no train or validation split")
+        log.remark("train", "the source has no training images, so there is no train or validation split")
         return {}
     images: dict[str, tuple[Path, str]] = {}
     for wnid in names:

@@ -36,11 +36,11 @@ LICENSE = _own.LICENSE
 REDISTRIBUTE = False
 PAPER_COUNTS: dict = {}
 PRIVATE = ("annotations",)
-GROUP = "the image, if the study includes several classes of an image"
+GROUP = "the image, if the study includes several classes per image"
 SPLIT = "test"
 CITATION = _own.CITATION
 RULE = """Each image of the dataset is one sample. The image is the version that annotators saw: upright, with 8 bits.
-The mask is the consensus of the annotators' masks by the rule `rule`: `half` (pixels that at least half of the
+The mask is the consensus of the annotators' masks according to `rule`: `half` (pixels that at least half of the
 annotators marked; for two annotators the union), `majority` (pixels that more than half marked; for two annotators the
 intersection), or `staple`. Skipped and rejected answers are ignored, and so are all answers of annotators whose mean
 IoU with the honeypots is below `honeypot_iou`. An image without an answer has no mask. The answer "no region" is an
@@ -135,7 +135,8 @@ def _remark_pairs(log: BuildLog, answers: "dict[str, list[Answer]]", rule: str) 
         result = "union" if rule == "half" else "intersection"
         log.remark(
             "consensus",
-            f"{pairs} of {len(answers)} images have masks of two people; the consensus is the {result} of both",
+            f"{pairs} of {len(answers)} images have masks from exactly two people, so the consensus is the {result} "
+            "of both masks",
         )
 
 
@@ -183,6 +184,6 @@ def _mask(
         log.leave_out(unit, "mask", "the image has no valid answer")
         return None
     if any(answer.image_sha256 not in (None, sha256) for answer in answers):
-        log.leave_out(unit, "mask", "the mask was drawn on another image")
+        log.leave_out(unit, "mask", "the mask was drawn on a different image")
         return None
     return consensus([annotating.pixels(answer) for answer in answers], rule)

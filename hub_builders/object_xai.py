@@ -53,7 +53,7 @@ def samples(source: Path | None, log: BuildLog, *, segmentation: str = "original
         segmentation: original, or augmented to add labels from the Semantic Boundaries Dataset.
     """
     if segmentation not in ("original", "augmented"):
-        raise UserError(f"object-xai: segmentation={segmentation} is unknown; use original or augmented")
+        raise UserError(f"object-xai: segmentation={segmentation} is unknown; use 'original' or 'augmented'")
     root = _voc.root_of(source, "object-xai")
     splits = _voc.listed(root, log)
     files = [path for path in entries(root / "SegmentationClass") if not path.name.startswith(".")]
@@ -81,7 +81,11 @@ def sample_of(log: BuildLog, name: str, path: Path, mask: Path | None, split: st
         labels = _voc.labels(mask, picture)
         classes = _voc.classes_in(labels)
         if len(classes) != 1:
-            raise UnreadableError("objects of several classes" if classes else "no object, only background and void")
+            raise UnreadableError(
+                "objects of several classes"
+                if classes
+                else "the segmentation contains no object, only background and void"
+            )
     except UnreadableError as error:
         log.leave_out(name, "image", str(error))
         return None

@@ -57,8 +57,8 @@ RULE = """The classes are the `kinds` most frequent categories below `Animal` in
 kept if its boxes show animals of exactly one category; other objects are allowed. If a category and a more general
 category that contains it are both present, only the more specific category is considered. For each class, `per_class`
 images are drawn for `test`. From the other images, `train_per_class` images are drawn for `train` and `validation`
-(split by a hash, 85 to 15), without images of photographers in `test`. The mask is the union of the animals' boxes,
-which refer to the file as stored. `source_split` is the source's split."""
+(split by a hash, 85 to 15), excluding images by photographers whose images are in `test`. The mask is the union of the
+animals' boxes, which refer to the file as stored. `source_split` is the source's split."""
 GROUP = "the photographer, if the source has a list of photographers"
 
 HOME = "Open Images, storage.googleapis.com/openimages (annotations CC BY 4.0, images CC BY 2.0)"
@@ -92,7 +92,7 @@ def samples(
         source: folder with the raw data.
         log: build log, which records what is left out and why.
         kinds: number of classes; the most frequent categories of animals are used.
-        per_class: number of evaluation images per class; 0 for all, so that none are left for training.
+        per_class: number of evaluation images per class; 0 for all, which leaves none for training.
         parts: all, or test to leave out the training images.
         train_per_class: number of training images per class; 0 for all remaining images.
         seed: seed for drawing images and for the split into train and validation.

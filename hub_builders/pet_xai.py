@@ -44,12 +44,13 @@ CITATION = """@inproceedings{parkhi2012cats,
   year = {2012}
 }"""
 RULE = """The label is the breed listed in `annotations/list.txt`, or the breed in the file name if the image is not
-listed. The mask contains the pixels with value 1 (pet) in the trimap, and with the option `border` also the pixels with
-value 3 (border band). Images that are not listed in `annotations/list.txt` are kept without a mask. The paper keeps
-images of one cat or one dog, which excludes no image: its 7,390 samples are all images of the source. `source_split` is
-the source's own split, and `head_box` is the box of the head [xmin, ymin, xmax, ymax] if the source has one."""
+listed. The mask contains the pixels with value 1 (pet) in the trimap, and, with the option `border`, also the pixels
+with value 3 (border band). Images that are not listed in `annotations/list.txt` are kept without a mask. The paper
+keeps images of one cat or one dog, which excludes no image: its 7,390 samples are all images of the source.
+`source_split` is the source's own split, and `head_box` is the box of the head [xmin, ymin, xmax, ymax] if the source
+has one."""
 BIASES = """The images are photographs published by owners and fans. Each shows one animal, usually large and near the
-centre. 25 of the 37 breeds are dogs, so about two of three images show a dog."""
+centre. 25 of the 37 breeds are dogs, so about two in three images show a dog."""
 
 BREEDS = [  # CLASS-ID 1 to 37 of list.txt, in this order
     "Abyssinian",

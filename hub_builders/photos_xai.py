@@ -1,4 +1,4 @@
-"""Four freely licensed photographs of a cat, a coffee, a rocket and a tripod, with outlines drawn by hand.
+"""Four freely licensed photographs of a cat, a cup of coffee, a rocket and a tripod, with outlines drawn by hand.
 
 The photographs are part of scikit-image (`pip install "saliency-bench[demo]"`), so no source is needed. Build the
 dataset with `saliency-bench build photos-xai --out DIR`, or load it by its name.

@@ -55,12 +55,12 @@ CITATION = """@inproceedings{miao2019sixray,
   booktitle = {IEEE Conference on Computer Vision and Pattern Recognition},
   year = {2019}
 }"""
-RULE = """An image is prohibited if the list has the value 1 for one of the items (-1 and 0 mean absent). An image in no
-list is prohibited if its XML contains an object with a box. The number of clean images drawn equals the number of
-prohibited images. The boxes are stored as `objects` ([xmin, ymin, xmax, ymax], counted from 1, corners included), and
-the mask is every pixel in a box. Published code disagrees on whether the XML counts pixels from 0 or from 1, so the
-build examines all boxes of the source and logs the result. Objects without a box are skipped and counted. Images whose
-list and XML contradict each other are left out."""
+RULE = """An image counts as prohibited (containing a prohibited item) if the list has the value 1 for one of the items
+(-1 and 0 mean absent). An image in no list counts as prohibited if its XML contains an object with a box. As many clean
+images are drawn as there are prohibited images. The boxes are stored as `objects` ([xmin, ymin, xmax, ymax], counted
+from 1, corners included), and the mask is every pixel in a box. Published code disagrees on whether the XML counts
+pixels from 0 or from 1, so the build examines all boxes of the source and logs the result. Objects without a box are
+skipped and counted. Images whose list and XML contradict each other are left out."""
 
 ITEMS = ["Gun", "Knife", "Wrench", "Pliers", "Scissors", "Hammer"]
 HOME = "SIXray, github.com/MeioJane/SIXray (academic use only)"
@@ -83,8 +83,8 @@ def samples(
     Args:
         source: folder with the raw data.
         log: build log, which records what is left out and why.
-        imageset: lists to read, with 10, 100 or 1000 clean images per prohibited image.
-        balanced: draw the same number of clean images as prohibited images.
+        imageset: lists to read, with 10, 100 or 1000 clean images per image with a prohibited item.
+        balanced: draw as many clean images as there are images with prohibited items.
         seed: seed for drawing images.
     """
     root = base_of(needed(source, "security-xai", HOME), "JPEGImage")
@@ -98,7 +98,7 @@ def samples(
         log.remark("ImageSet", f"{absent} clean images in the lists are missing in JPEGImage/")
     if balanced:
         keep = drawn(seed, clean, max(len(prohibited & there), 1))
-        log.remark("ImageSet", f"{len(clean) - len(keep)} more clean images were not drawn")
+        log.remark("ImageSet", f"{len(clean) - len(keep)} other clean images were not drawn")
         clean = keep
     names = sorted(prohibited | clean)
     log.expected = len(names)
@@ -152,7 +152,7 @@ def listed(root: Path, imageset: str, log: BuildLog) -> dict[str, Listing]:
             elif new := [key for key, value in items.items() if value == "1" and key not in ITEMS]:
                 log.leave_out(name, "image", f"{where}: {new[0]!r} is not one of the {len(ITEMS)} items")
             elif name in known:
-                log.remark(name, f"{where}: listed twice; the first entry is used")
+                log.remark(name, f"{where}: the image is listed twice; the first entry is used")
             else:
                 known[name] = ("1" in items.values(), "train" if "train" in path.stem else "test")
     return known
@@ -221,7 +221,7 @@ def objects_of(
         return [], str(error)
     empty = sum(1 for _ in root.iter("object")) - len(boxes)
     if empty:
-        log.remark(name, f"{empty} object{'s' * (empty > 1)} skipped for lack of a box")
+        log.remark(name, f"skipped {empty} object{'s' * (empty > 1)} without a box")
     for item, _ in boxes:
         if item not in ITEMS:
             log.remark(name, f"object {item!r} is not one of the {len(ITEMS)} items and is left out")

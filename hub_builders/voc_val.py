@@ -46,7 +46,7 @@ CITATION = _voc.CITATION
 RULE = f"""{_multilabel.RULE} Masks come from the segmentation, whose void pixels (255) are in no mask. With
 `lists=detection`, masks come from the boxes of all objects, including objects marked as difficult. `test` contains the
 images of VOC's own list `val` (for VOC 2007, `test`). VOC 2012 has 1,449 of these images with segmentation and 5,823
-with boxes; VOC 2007 has 4,952 with boxes. VOC's training images are `train` and `validation` (split by a hash, 85 to
+with boxes; VOC 2007 has 4,952 with boxes. VOC's training images form `train` and `validation` (split by a hash, 85 to
 15)."""
 
 EXAMPLE_DETECTION = {"year": 2007, "lists": "detection"}
@@ -98,7 +98,7 @@ def samples(
     if unlisted := [path for path in annotated if path.suffix in (".png", ".xml") and path.stem not in splits]:
         log.remark(f"ImageSets, {lists}", f"{len(unlisted)} annotated images are not in any of the lists")
     if training and not set(splits.values()) & set(TRAINED_ON[year]):
-        log.remark("train.txt", "the list contains no training images; there is no train or validation split")
+        log.remark("train.txt", "the list contains no training images, so there is no train or validation split")
     log.expected = len(names)
     for name in names:
         split = "test" if splits[name] in EVALUATED[year] else training_split(seed, name)
@@ -119,7 +119,7 @@ def samples_of(
         if not masks:
             raise UnreadableError("no object of any class")
         if there := [label for label in without if label in masks]:
-            raise UnreadableError(f"it shows a class listed in drop ({there[0]})")
+            raise UnreadableError(f"it shows a class listed in `drop` ({there[0]})")
     except UnreadableError as error:
         log.leave_out(name, "image", str(error))
         return []

@@ -41,7 +41,7 @@ GROUP = _multilabel.GROUP
 CITATION = _own.CITATION
 EXAMPLE = {"stored": True}
 RULE = f"""{_multilabel.RULE} The mask is the union of the class's boxes and outlines. Boxes and outlines refer to the
-upright image, as in YOLO. With `stored`, they refer to the file regardless of its EXIF orientation."""
+upright image, as is usual in YOLO. With `stored`, they refer to the file regardless of its EXIF orientation."""
 
 HOME = "the images (`--images DIR`) and their labels (`--labels DIR`, `--names data.yaml`)"
 NAMES = ("data.yaml", "data.yml", "dataset.yaml", "obj.names", "classes.txt")  # CVAT writes obj.names for YOLO 1.1
@@ -128,12 +128,12 @@ def samples_of(
         log.remark(name, f"class {lost[0]} has no name and is skipped")
     by_class = {known[number]: shapes for number, shapes in sorted(objects.items()) if number in known}
     if hidden := [label for label in without if label in by_class]:
-        log.leave_out(name, "image", f"it shows a class listed in drop ({hidden[0]})")
+        log.leave_out(name, "image", f"it shows a class listed in `drop` ({hidden[0]})")
         return []
     if not by_class:
         log.leave_out(name, "image", "no object has a class with a name" if objects else "no object")
         return []
-    drawn = f"; its labels are read as drawn on the {'file as stored' if stored else 'upright image'}"
+    drawn = f"; its labels are assumed to be drawn on the {'file as stored' if stored else 'upright image'}"
     picture = picture_of(log, name, path, drawn, deep=True)
     if picture is None:
         return []
@@ -163,7 +163,9 @@ def names_in(path: Path) -> dict[int, str]:
     if path.suffix.lower() in YAML:
         names: object = _content(path).get("names")
     elif path.stat().st_size > LARGEST:
-        raise UserError(f"{path} has more than {LARGEST:,} bytes; pass a file with the names of the classes only")
+        raise UserError(
+            f"{path} has more than {LARGEST:,} bytes; pass a file that contains only the names of the classes"
+        )
     else:
         names = [line.strip() for line in text_of(path).rstrip().splitlines()]
         if "" in names:
@@ -174,7 +176,10 @@ def names_in(path: Path) -> dict[int, str]:
         raise UserError(f"{path} has no list `names`; add a line such as names: [first, second]")
     for number, name in names.items():
         if not (number.isascii() and number.isdecimal() and isinstance(name, str) and name):
-            raise UserError(f"{path}: class {one_line(number, 50)} needs a number and a name; write it as in 0: name")
+            raise UserError(
+                f"{path}: class {one_line(number, 50)} needs a number and a name; write each class in the form `0: "
+                "name`"
+            )
         if not name.isprintable():
             raise UserError(f"{path}: the name of class {number} contains unprintable characters; retype it")
     if len(set(names.values())) < len(names):
@@ -193,13 +198,15 @@ def _refuse_poses(*paths: Path) -> None:
 
 
 def _content(path: Path) -> dict[str, object]:
-    """Return the content of a YAML file with all values as text, or {} if it is not a mapping.
+    """Return the content of a YAML file with all values as strings, or {} if it is not a mapping.
 
     Raises:
         UserError: The file cannot be read.
     """
     if path.stat().st_size > LARGEST:
-        raise UserError(f"{path} has more than {LARGEST:,} bytes; pass a file with the names of the classes only")
+        raise UserError(
+            f"{path} has more than {LARGEST:,} bytes; pass a file that contains only the names of the classes"
+        )
     try:
         content = parse_yaml(text_of(path), texts=True)  # read all values as text, so that `no` remains a name
     except ValueError as error:
@@ -218,14 +225,14 @@ def _labels(
     texts = [path.relative_to(folder).as_posix() for path in paths if path.name != NAMES[-1]]
     if not texts:
         raise UserError(
-            f"{folder} has no label files (.txt); pass the folder that contains them as --labels, or for images in "
-            "class folders use `saliency-bench build folder`"
+            f"{folder} has no label files (.txt); pass the folder that contains them as --labels; if the images are in "
+            "class folders, run `saliency-bench build folder` instead"
         )
     meant = {_beside(name): name for name in pictures}
     meant = meant if len(meant) == len(pictures) else {name: name for name in pictures}
     chosen, lacking, spare = _own.masks_for(list(meant), texts, "label")
     for text in spare:
-        log.remark(text, "no image has the name of this label file")
+        log.remark(text, "no image has the same name as this label file")
     return {meant[name]: text for name, text in chosen.items()}, {meant[name]: why for name, why in lacking.items()}
 
 
@@ -286,7 +293,9 @@ def shape_of(words: list[str], height: int, width: int) -> np.ndarray:
         box = [(x - across / 2) * width, (y - down / 2) * height, across * width, down * height]
         return _own.boxed(box, height, width)
     if len(values) < 6 or len(values) % 2:
-        raise UnreadableError(f"its labels have {len(values)} numbers, not a box (4) or an outline (6, 8, 10 ...)")
+        raise UnreadableError(
+            f"a line of its labels has {len(values)} coordinates; a box has 4, and an outline has 6, 8, 10 ..."
+        )
     outline = [value * (height if place % 2 else width) for place, value in enumerate(values)]
     return _coco.mask_of([outline], height, width)
 

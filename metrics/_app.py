@@ -38,7 +38,9 @@ def score_curves(picture, saliency, model, chosen):
     if picture is None or saliency is None:
         raise gr.Error("the image or its saliency map is missing; upload both")
     if picture.size != saliency.size:
-        raise gr.Error(f"the map has {saliency.size} pixels, but the image has {picture.size}; upload the same size")
+        raise gr.Error(
+            f"the map has {saliency.size} pixels, but the image has {picture.size}; upload two files of the same size"
+        )
     classifier = load(model)
     images, seen, target = read(classifier, picture, chosen)
     # Pass the map as an image, so that it is resized and cropped exactly like the image.
@@ -154,7 +156,9 @@ def an_explainer():
     """Return a form field for an explainer."""
     known = explainers()
     first = "gradcam" if "gradcam" in known else known[0]
-    return gr.Dropdown(known, value=first, label="explainer, with options: rise:masks=500", allow_custom_value=True)
+    return gr.Dropdown(
+        known, value=first, label="explainer, optionally with options, such as rise:masks=500", allow_custom_value=True
+    )
 
 
 def explainers():

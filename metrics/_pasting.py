@@ -29,8 +29,8 @@ NO_FIVE = "five classes or fewer, or no softmax"
 def plan(options: dict[str, Any], predictions: Predictions) -> dict[int, list[int]]:
     """Return {index of an image in L: indices of its partners in H, one per pairing}.
 
-    Only images with the same set of correct classes are paired. Of n such images, L and H have min(k, n // 2) each.
-    Images of equal probability are ordered by id.
+    Only images with the same set of correct classes are paired. From n such images, L and H each get min(k, n // 2)
+    images. Images with the same probability are ordered by id.
     """
     p = true_probability(predictions.probabilities, predictions.right, predictions.activation)
     members: dict[tuple[int, ...], list[int]] = {}

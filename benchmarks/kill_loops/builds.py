@@ -1,4 +1,4 @@
-"""Kill builds, drawn or from a source, new or replacing a dataset. Folders must be equal and contain no leftovers."""
+"""Kill builds, with or without a source, new or replacing a dataset. Folders must be identical, without leftovers."""
 
 import os
 import random

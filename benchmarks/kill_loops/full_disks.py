@@ -1,4 +1,4 @@
-"""Fill the disk: each start must end with a one-line error and exit code 2.
+"""Fill the disk: each attempt must end with a one-line error and exit code 2.
 
 As soon as there is enough space, the bytes must be the same as after an undisturbed run.
 """

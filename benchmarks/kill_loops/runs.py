@@ -1,4 +1,6 @@
-"""Kill runs, and extend some of them between two kills. Records, predictions, summary, examples and maps must be equal.
+"""Kill runs, and extend some of them between two kills.
+
+Records, predictions, summary, examples and maps must not differ.
 
 This includes runs with metrics that use other samples (`PARTNERS`), train networks (`RETRAINING`) or use a second
 classifier (`OTHER`).

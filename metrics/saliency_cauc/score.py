@@ -22,7 +22,7 @@ from saliency_bench.metrics._papers import XIE_2023
     higher_is_better=False,
     range=score_range,
     paper=XIE_2023,
-    undefined="no other class in the group of the explained one",
+    undefined="the group of the explained class contains no other class",
     passes=lambda options, height, width: (height * width // options["step"] + 2, 0),
     left_out=without_groups,
     check=check_deletion,

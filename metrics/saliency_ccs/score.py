@@ -29,7 +29,7 @@ def sides(groups: ClassGroups, a: int, p: np.ndarray) -> TargetTerms | None:
     higher_is_better=higher_is_better,
     range=(-1, 1),
     paper=ELISHA_2025,
-    undefined="no other class in the group of the predicted one",
+    undefined="the group of the predicted class contains no other class",
     question=_rfxg.question_of(sides),
     passes=(10, 1),
 )

@@ -32,7 +32,7 @@ def limits(options: dict[str, object], target: TargetRange) -> tuple[float, floa
     higher_is_better=True,
     range=limits,
     paper=XIE_2023,
-    undefined="no other class in the group of the explained one",
+    undefined="the group of the explained class contains no other class",
     passes=(4, 0),
     left_out=without_groups,
     check=check_deletion,

@@ -29,7 +29,7 @@ def sides(groups: ClassGroups, a: int, p: np.ndarray) -> TargetTerms | None:
     higher_is_better=higher_is_better,
     range=(-1, 1),
     paper=ELISHA_2025,
-    undefined="no other class in the group of the predicted one",
+    undefined="the group of the predicted class contains no other class",
     question=_rfxg.question_of(sides),
     passes=(10, 1),
 )
@@ -44,10 +44,10 @@ def saliency_cgc(
     reference: Reference = "black",
     published: bool = False,
 ) -> np.ndarray:
-    """Return class group contrastivity.
+    """Return the class group contrastivity.
 
-    It measures how far the probability of A falls, and the probabilities of its group rise, as the evidence for A is
-    removed.
+    It measures how far the probability of A falls, and the probabilities of the other classes in its group rise, as the
+    evidence for A is removed.
 
         CGC = 1/0.8 * integral of 1/2 [mean over k in G_A of (f_k(x_s) - f_k(x)) + f_A(x) - f_A(x_s)] ds
 

@@ -136,7 +136,7 @@ def chosen_transforms(transform: str) -> dict[str, Transform]:
 
 
 def distance(first: np.ndarray, second: np.ndarray, inside: np.ndarray, radius: int = 1, series: str = "rows") -> float:
-    """Return the FastDTW distance of two maps (H, W) in a region; NaN if it is empty or both maps are constant."""
+    """Return the FastDTW distance of two maps (H, W), or NaN if the region is empty or both maps are constant."""
     try:
         from saliency_bench.metrics.saliency_consistency.warping import fastdtw
     except ModuleNotFoundError as error:

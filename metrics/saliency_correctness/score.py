@@ -1,4 +1,4 @@
-"""Test whether the class is recognised when the salient region is pasted, but not when the other pixels are."""
+"""Test whether the class is recognised when the salient region is pasted, but not when the other pixels are pasted."""
 
 from typing import Any, Literal
 
@@ -115,7 +115,8 @@ def saliency_correctness(
     activation, classes = activation_of(classifier), logits.shape[1]
     if top == 5 and not _pasting.has_five(activation, classes):
         raise UserError(
-            f"saliency_correctness:top=5 needs a softmax over more than five classes; this model has a {activation} "
+            "saliency_correctness:top=5 needs a softmax over more than five classes, but this model has a "
+            f"{activation} "
             f"over {classes} classes: remove top=5"
         )
     pictures = _pasting.pasted(images, classifier, partners, threshold, by)

@@ -25,8 +25,8 @@ from .score import saliency_crowd_auc
 class SaliencyCrowdAuc(MapOnlyShell, evaluate.Metric):
     """Declared in score.py."""
 
-    INPUTS = """predictions: the exposure (N,) at which each judgement was first correct: a share of the pixels above 0
-        and at most 1. None for a judgement that ended without a correct answer."""
+    INPUTS = """predictions: the exposures (N,) at which the judgements were first correct, as shares of the pixels:
+        above 0 and at most 1. None for a judgement that ended without a correct answer."""
     ALONE = "uses only people's answers"
     function = staticmethod(saliency_crowd_auc)
 
@@ -44,6 +44,7 @@ class SaliencyCrowdAuc(MapOnlyShell, evaluate.Metric):
         self._refuse(references)
         if predictions is None:
             raise ValueError(
-                f"{self.name} needs predictions: for each judgement, the exposure of its first correct answer"
+                f"{self.name} needs `predictions`, which contains the exposure of the first correct answer of each "
+                "judgement"
             )
         return {"predictions": read_first_right(predictions)}

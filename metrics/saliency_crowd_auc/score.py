@@ -24,7 +24,7 @@ def check(*, exposures: Sequence[float]) -> None:
     also_called=("peekaboom", "crowd auc"),
 )
 def saliency_crowd_auc(first_right: np.ndarray, *, exposures: Sequence[float] = SHOWN) -> np.ndarray:
-    """Return the area under a(r): whether a person who sees the top fraction r of a picture's pixels names the class.
+    """Return the area under a(r): 1 if a person who sees the top fraction r of a picture names its class, else 0.
 
         score = integral of a(r) dr over [0, R] / R, by the trapezoid rule at r = 0 and at the exposures up to R
 

@@ -39,7 +39,7 @@ def saliency_deletion(curves: Curves, *, reference: Reference = "black", steps: 
             filled in from the kept pixels. "linear": linear imputation from the kept pixels (ROAD). "farthest": 0 or 1,
             whichever is farther from the pixel's value. "gaussian": normal noise around the pixel's value, truncated to
             [0, 1]. "farthest" and "gaussian" are from Sturmfels et al. (2020).
-        steps: Number of equal steps; the curve has one point more. None: one image row of pixels per step (H steps).
+        steps: Number of equal steps; the curve has one more point. None: one image row of pixels per step (H steps).
 
     Returns:
         Scores of shape (B,), float64, in [0, 1] for one class; lower is better.

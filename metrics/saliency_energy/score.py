@@ -27,14 +27,14 @@ def marked(maps: Any, masks: Any) -> np.ndarray:
     also_called=("energy-based pointing game", "EBPG", "relevance mass accuracy", "GridPG"),
 )
 def saliency_energy(maps: Any, masks: Any) -> np.ndarray:
-    """Return the energy-based pointing game: the share of the sum of a map's positive values inside the mask.
+    """Return the energy-based pointing game: the share of the sum of a map's positive values that is inside the mask.
 
         score = sum over the mask of max(map, 0) / sum over the image of max(map, 0)
 
-    For positive maps this is also known as relevance mass accuracy (Arras et al., 2022). On the dataset grid-xai, the
+    For positive maps, this is also known as relevance mass accuracy (Arras et al., 2022). On the dataset grid-xai, the
     score is the grid pointing game, GridPG (Boehle et al., 2021): each picture is a grid of other pictures, and the
-    mask is the cell of the target. A constant positive map scores the fraction of the image that the mask
-    covers, which is the chance level.
+    mask is the cell of the target. A constant positive map scores the fraction of the image that the mask covers, which
+    is the chance level.
 
     Args:
         maps: Finite maps of shape (B, H, W). Negative values are ignored.

@@ -20,7 +20,7 @@ from saliency_bench.utils.untouched import untouched
     higher_is_better=False,
     range=(0, 1),
     paper=YANG_2019,
-    undefined="the scene model does not classify both pictures correctly",
+    undefined="the scene model does not classify both images correctly",
     columns=("image_without_object",),
     passes=(1, 2),
     also_called=("input dependence rate", "IDR"),

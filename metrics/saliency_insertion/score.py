@@ -49,7 +49,7 @@ def saliency_insertion(
     steps: int | None = None,
     start: Literal["auto", "subtract", "keep"] = "auto",
 ) -> np.ndarray:
-    """Return the area under f(t), the target's probability once the top fraction t is inserted into a reference.
+    """Return the area under f(t), the target's probability once a reference shows the top fraction t of the pixels.
 
         score = integral of f(t) dt over [0, 1] by the trapezoid rule,    f(t) = sum_k w_k p_k(picture at t)
 
@@ -67,7 +67,7 @@ def saliency_insertion(
             inserted pixels (ROAD). "farthest": 0 or 1, whichever is farther from the pixel's value. "gaussian": normal
             noise around the pixel's value, truncated to [0, 1]. "farthest" and "gaussian" are from Sturmfels et al.
             (2020).
-        steps: Number of equal steps; the curve has one point more. None: one image row of pixels per step (H steps).
+        steps: Number of equal steps; the curve has one more point. None: one image row of pixels per step (H steps).
         start: Treatment of the start f(0). "subtract": subtract f(0) from the whole curve. "keep": do not subtract
             f(0). "auto": subtract f(0) for "blur" only, because a blurred picture may already show the class (Li et
             al., 2020, eq. 9).

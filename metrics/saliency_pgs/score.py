@@ -43,7 +43,7 @@ def saliency_pgs(
     reference: Reference = "black",
     published: bool = False,
 ) -> np.ndarray:
-    """Return the pointwise group score: how far a group's classes fall as the evidence for the group is removed.
+    """Return the pointwise group score: how far a group's probabilities fall as the evidence for the group is removed.
 
         PGS = 1/0.8 * integral of mean over k in G_A of (f_k(x) - f_k(x_s)) ds over [0.1, 0.9]
 

@@ -31,7 +31,7 @@ def check(*, grid: int, **others: object) -> None:
     higher_is_better=True,
     range=(-1, 1),
     paper=HESSE_2024,
-    mark="no correlation, because all patches are equal",
+    mark="there is no correlation, because all patches have equal sums or equal drops",
     marked=marked,
     passes=lambda options, *_: (options["grid"] ** 2, 0),
     check=check,

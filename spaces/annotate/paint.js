@@ -27,7 +27,7 @@ export function paintMask(mask, context, colour = COLOUR) {
   context.putImageData(pixels, left, top);
 }
 
-// end: position of the next corner, or null. takes: whether the polygon removes, which dashes indicate.
+// end: position of the next corner, or null. takes: whether the polygon removes pixels (drawn with dashes).
 export function paintPolygon(context, scale, corners, end, takes) {
   if (!corners.length) return;
   context.setLineDash(takes ? [6 / scale, 4 / scale] : []);

@@ -25,7 +25,7 @@ async function show(query, { push = true, typing = false, focus = '' } = {}) {
     found = await server.show(query);
   } catch (error) {
     body.removeAttribute('aria-busy');
-    part('problem').textContent = 'The server does not answer; reload the page.';
+    part('problem').textContent = 'The server does not respond; reload the page.';
     return;
   }
   if (number !== latest) return;
@@ -79,7 +79,7 @@ async function download(kind) {
   try {
     found = await server.export_rows({ kind, query: location.search, address: location.href });
   } catch (error) {
-    part('problem').textContent = 'The server does not answer; reload the page.';
+    part('problem').textContent = 'The server does not respond; reload the page.';
     return;
   }
   const link = document.createElement('a');

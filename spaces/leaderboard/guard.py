@@ -56,7 +56,7 @@ class Uploads:
 
     Attributes:
         folder: Gradio's folder for uploads.
-        total: Maximum number of bytes of all accounts together.
+        total: Maximum total size of the uploads of all accounts, in bytes.
         each: Maximum number of bytes per account within `kept_for` seconds.
         often: Maximum number of uploads per account within `kept_for` seconds.
         kept_for: Seconds after which a file is deleted.
@@ -86,7 +86,7 @@ class Uploads:
             }
             uploads = self._seen.get(account, deque())
             if len(uploads) >= self.often or sum(bytes_ for _, bytes_ in uploads) + size > self.each:
-                raise RefusedError(429, f"{account} has uploaded too much within an hour; try again later")
+                raise RefusedError(429, f"{account} has uploaded too much in the last hour; try again later")
             if stored + self._coming + size > self.total:
                 raise RefusedError(503, "the server is receiving too many uploads at the moment; try again later")
             self._seen.setdefault(account, uploads).append((now, size))
@@ -241,7 +241,7 @@ async def _checked(headers: Headers, receive: Receive, is_valid: Callable[[dict]
 
 
 def account_of(scope: Scope) -> str | None:
-    """Return the signed-in account from the signed cookie of Gradio, or None."""
+    """Return the signed-in account from Gradio's signed cookie, or None."""
     signed = scope.get("session", {}).get("oauth_info") or {}
     if (signed.get("expires_at") or 0) < time():
         return None
@@ -266,7 +266,7 @@ def _check_size(size: int, most: int) -> int:
 
 
 async def _bounded(app: ASGIApp, scope: Scope, headers: Headers, most: int, receive: Receive, send: Send) -> None:
-    """Pass on a request. Raise RefusedError if it has more than `most` bytes, whatever its Content-Length says."""
+    """Pass on a request. Raise RefusedError if it has more than `most` bytes, regardless of its Content-Length."""
     _check_size(_stated(headers) or 0, most)
     read, is_started = 0, False
 

@@ -47,7 +47,7 @@ def tab(live: Live) -> None:
             if profile is None or token is None:
                 raise UserError("sign in first")
             if archive is None:
-                raise UserError("select a .zip of the folder of a run first")
+                raise UserError("first select a .zip file that contains the folder of a run")
             limits.count(profile.username)
             folder = folders.make(profile.username)
             unfold(Path(archive), Path(folder), maps)
@@ -61,7 +61,7 @@ def tab(live: Live) -> None:
         """Send the checked run. Return the result, None as folder, and a disabled button."""
         try:
             if profile is None or token is None or folder is None:
-                raise UserError("sign in and check a run first")
+                raise UserError("first sign in and check a run")
             if not Path(folder).is_dir():
                 raise UserError("the checked run has expired; check the run again")
             proposed = _proposed(live, folder, note, link, token)
@@ -78,7 +78,9 @@ def tab(live: Live) -> None:
     gr.HTML(ABOUT)
     gr.LoginButton("Sign in with the Hub")
     archive = gr.File(label="Folder of a run, as .zip", file_types=[".zip"], type="filepath")
-    maps = gr.Checkbox(label="Also publish the maps", info=f"the maps in {PUBLISHED}/, written by submit --with-maps")
+    maps = gr.Checkbox(
+        label="Also publish the maps", info=f"the maps in {PUBLISHED}/, which `submit --with-maps` writes"
+    )
     note = gr.Textbox(label="Note for readers (optional)", max_length=500)
     link = gr.Textbox(label="Code or paper of your own method (optional)", max_length=500, placeholder="https://")
     folder = gr.State(None, time_to_live=KEPT_FOR, delete_callback=remove)

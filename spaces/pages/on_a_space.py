@@ -46,7 +46,7 @@ def command_line(kind: str, variables: Mapping[str, str]) -> list[str]:
     if "STUDY_STORE" in given:
         line += ["--store", given["STUDY_STORE"]]
     else:
-        answers = "a private dataset repository for the answers, as OWNER/NAME (a Space loses its disk at a restart)"
+        answers = "a private dataset repository for the answers, as OWNER/NAME (a restart erases the disk of a Space)"
         line += ["--store", f"{kind}.db", "--sync", _needed(given, "STUDY_REPO", answers)]
     try:
         options = shlex.split(given.get("STUDY_OPTIONS", ""))

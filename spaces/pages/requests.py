@@ -1,6 +1,6 @@
 """Limits on requests: size of a body, total size of all bodies, and waiting times for slow clients.
 
-A server holds the bodies of requests and responses in memory. Therefore, it rejects unknown people before reading the
+A server keeps the bodies of requests and responses in memory. Therefore, it rejects unknown people before reading the
 body, limits the total size of all bodies, and disconnects clients that stop sending or reading.
 """
 

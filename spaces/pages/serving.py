@@ -124,7 +124,7 @@ def application(
 
 
 class GZipTexts(GZipMiddleware):
-    """Middleware that compresses responses except images, which are already compressed (20 MB would take a second)."""
+    """Middleware that compresses responses except images, which are already compressed (20 MB would cost a second)."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
@@ -196,7 +196,7 @@ def _endpoint(study: Study, method: Method, bodies: Bodies, introduction: Introd
         """Handle a request. Reject unknown people before reading the body."""
         person = await run_in_threadpool(study.person, request.headers.get("x-key", ""))
         if person is None:
-            return refusal(401, "this browser is not known to the study")
+            return refusal(401, "the study does not recognise this browser")
         if person.role == "annotator" and introduction.consent is not None:
             agreed = request.headers.get("x-consent", "")
             if not await run_in_threadpool(introduction.agree, study, person.name, agreed):
@@ -283,7 +283,9 @@ def listening_at(host: str, port: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         listening.close()
         reason = getattr(error, "strerror", None) or error
-        raise UserError(f"port {port} of {host} cannot be used ({reason}); use another --port") from None
+        raise UserError(
+            f"port {port} of {host} cannot be used ({reason}); choose a different port with --port"
+        ) from None
     return listening
 
 

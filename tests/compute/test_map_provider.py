@@ -219,7 +219,7 @@ def test_group_file_changes_ids_of_group_metrics(shapes, resnet, tmp_path, capsy
         assert (ids[0] == ids[1]) == same
     without = [row for row in own if row["metric"] == "saliency_ccs" and row["prediction"] not in ("disc", "ring")]
     assert without
-    reason = "not defined for this sample: no other class in the group of the predicted one"
+    reason = "not defined for this sample: the group of the predicted class contains no other class"
     assert {row["reason"] for row in without} == {reason}
     assert is_expected(reason)
     assert main([*common, str(tmp_path / "own")]) == 2

@@ -137,7 +137,7 @@ def test_identity_includes_reliability_option():
         assert '"reliability": 0.9' in stopping.identity[1]
         assert str(stopping) == f"{name}:reliability=0.9"
         for wrong in (0, 1, -0.5, 90):
-            with pytest.raises(sb.UserError, match=rf"reliability of {name} must lie between 0 and 1.*got {wrong}"):
+            with pytest.raises(sb.UserError, match=rf"reliability of {name} must be between 0 and 1.*got {wrong}"):
                 sb.load_explainer(name, reliability=wrong)
 
 

@@ -315,7 +315,7 @@ for call in (lambda: score(picture, None, model, ""), lambda: score(picture, sal
 """
     right, *errors = lines_of(filled.run([sys.executable, "-c", code, str(spaces)], user=None))
     assert right == "right"
-    said = ("the image or its saliency map is missing", "upload the same size",
+    said = ("the image or its saliency map is missing", "upload two files of the same size",
             "unknown class of the model 'no such class'", "'/etc' is not a classifier on the Hub",
             "'../x' is not a classifier on the Hub", "the image is missing", "unknown explainer 'nonsense'",
             "unknown model 'no/such-model'")  # fmt: skip

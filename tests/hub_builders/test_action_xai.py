@@ -299,12 +299,12 @@ def test_busy_server_is_retried(source, server, monkeypatch, passing):
 @pytest.mark.parametrize(("plan", "calls", "text"), [
     (401, 2, "401"), (404, 2, "404"), (429, 4, "429"), (b"<html>down for maintenance</html>", 2, "did not answer"),
     (b"{}", 2, "did not answer"), (b'{"choices": []}', 2, "did not answer"),
-    (json.dumps(completion(None)).encode(), 2, "its reply is empty"),
+    (json.dumps(completion(None)).encode(), 2, "the reply is empty"),
 ])  # fmt: skip
 def test_failing_server_error_keeps_earlier_replies(source, server, plan, calls, text):
     server.plan = [None, plan, plan, plan, plan]
     message = refused(text, built, source, server=server.address)
-    assert message.endswith("start again, the replies so far are kept")
+    assert message.endswith("run the build again (the replies received so far are kept)")
     assert len(server.requests) == calls
     assert len((source / "answers.jsonl").read_text().splitlines()) == 1
     server.plan = []

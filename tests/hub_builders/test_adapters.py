@@ -64,7 +64,7 @@ def test_voc_yields_one_sample_per_image_and_drops_classes(voc):
     kept, log = built_by(voc_val, source, parts="test", drop=("cow", "person"))
     assert sorted(kept) == ["2007_000003:boat", "2007_000005:bus"]
     assert log.left_out == [
-        {"id": "2007_000001", "what": "image", "reason": "it shows a class listed in drop (person)"}
+        {"id": "2007_000001", "what": "image", "reason": "it shows a class listed in `drop` (person)"}
     ]
     refused(r"pottedplants.*pottedplant", built_by, voc_val, source, drop=("pottedplants",))
     refused(r"classes=one .*image", built_by, voc_val, source, classes="one")
@@ -125,7 +125,7 @@ def test_coco_samples_training_images_if_available(tmp_path):
     trained = set().union(*splits.values())
     assert len(trained) == 3
     assert {samples[name]["source_split"] for name in trained} == {"train2017"}
-    assert [remark["text"] for remark in log.remarks] == ["1 more training images were not drawn"]
+    assert [remark["text"] for remark in log.remarks] == ["1 other training images were not drawn"]
     shutil.rmtree(tmp_path / "train2017")
     samples, log = built_by(coco_val, tmp_path)
     assert set(splits_of(samples)) == {"test"}

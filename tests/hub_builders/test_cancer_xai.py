@@ -137,7 +137,7 @@ def test_invalid_cases_are_reported_with_a_reason(source):
     assert len(samples) == 4
     reasons = {entry["id"]: entry["reason"] for entry in log.left_out}
     assert reasons["pancreas_010"] == reasons["pancreas_016"] == "no label in labelsTr/"
-    assert reasons["pancreas_011"] == "mask and image differ in size"
+    assert reasons["pancreas_011"] == "the mask and the image differ in size"
     assert reasons["pancreas_012"].startswith("no slice can be drawn")
     assert "pancreas_013" in reasons
     assert reasons["pancreas_014"].startswith("not a readable NIfTI file")

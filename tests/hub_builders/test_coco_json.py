@@ -58,7 +58,7 @@ def test_samples_per_class_need_no_stated_image_size(tmp_path):
     for size in ((40, 20), ("40", "20")):
         source(tmp_path, objects, size=size)
         _, left_out = built(tmp_path)
-        assert left_out["a:dog", "mask"] == "annotations and image differ in size"
+        assert left_out["a:dog", "mask"] == "the annotations and the image differ in size"
 
 
 @pytest.mark.parametrize("instead", [
@@ -66,7 +66,7 @@ def test_samples_per_class_need_no_stated_image_size(tmp_path):
 ])  # fmt: skip
 def test_boxes_option_draws_objects_without_outline(tmp_path, instead):
     source(tmp_path, [{"bbox": [4, 4, 16, 8]} | instead])
-    words = "with keypoints and without an outline; use --boxes" if "keypoints" in instead else "--boxes"
+    words = "has keypoints but no outline; pass --boxes" if "keypoints" in instead else "--boxes"
     assert words in built(tmp_path)[1]["a:cat", "mask"]
     rows, left_out = built(tmp_path, boxes=True)
     np.testing.assert_array_equal(mask_in(rows["a:cat"]), WHOLE)
@@ -268,7 +268,7 @@ def test_ambiguous_orientation_requires_an_option(tmp_path):
     plain, upright, stored = (built(tmp_path, content, **given) for given in ({}, {"upright": True}, {"stored": True}))
     for name, (_, turn, _) in cases.items():
         assert plain[0][f"{name}:cat"]["mask"] is None
-        assert "use --upright or --stored" in plain[1][f"{name}:cat", "mask"]
+        assert "pass --upright or --stored" in plain[1][f"{name}:cat", "mask"]
         shape = (30, 20) if turn >= 5 else (20, 30)
         np.testing.assert_array_equal(mask_in(upright[0][f"{name}:cat"]), ones(shape, MIDDLE))
         np.testing.assert_array_equal(mask_in(stored[0][f"{name}:cat"]), as_shown(ones((20, 30), MIDDLE), turn))
@@ -290,7 +290,7 @@ def test_size_or_rle_but_no_stray_point_sets_the_orientation(tmp_path):
     for name, expected in {"cvat": upright, "(20, 30)": turned, "(30, 20)": upright}.items():
         np.testing.assert_array_equal(mask_in(found[f"{name}:cat"]), expected)
     for name in ("stray", "rounded"):
-        assert "use --upright or --stored" in left_out[f"{name}:cat", "mask"]
+        assert "pass --upright or --stored" in left_out[f"{name}:cat", "mask"]
 
 
 @pytest.mark.parametrize("orientation", [1, 3, 6, 8])

@@ -97,7 +97,7 @@ def test_per_class_sampling_is_stable_when_an_image_is_added(tmp_path):
     labels = [s["label"] for s in more.values()]
     assert (labels.count("man"), labels.count("woman")) == (10, 10)
     assert len(set(more) - set(less)) <= 1
-    more_images = "20 more images of this class meet the conditions and were not drawn"
+    more_images = "20 other images of this class meet the conditions and were not drawn"
     assert [remark["text"] for remark in log.remarks] == [more_images] * 2
     assert set(built(tmp_path / "a", per_class=10, seed=1)[0]) != set(more)
 
@@ -162,7 +162,7 @@ def test_published_release_is_read(tmp_path):
 def test_invalid_attention_label_is_reported(tmp_path, content):
     samples, log = built(release(tmp_path, [("a.jpg", content)]))
     assert samples["a"]["mask"] is None
-    assert log.left_out[1]["reason"].startswith("its attention label is n")
+    assert log.left_out[1]["reason"].startswith("its attention label ")
 
 
 def test_multi_line_attention_rows_are_read(tmp_path):

@@ -86,7 +86,7 @@ def test_build_uses_consensus_masks_of_a_study(photos, store, tmp_path):
     assert not masks["IMG_3.jpg"].any()
     assert masks["IMG_4.jpg"] is None
     text = json.dumps(report)
-    assert "1 of 3 images have masks of two people; the consensus is the union of both" in text
+    assert "1 of 3 images have masks from exactly two people, so the consensus is the union of both masks" in text
     assert "the image has no valid answer" in text
     assert rows[1]["image"].size == SIZE[::-1], "upright, as people saw it"
 

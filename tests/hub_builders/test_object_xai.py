@@ -58,9 +58,9 @@ def test_single_class_images_are_kept_and_others_reported(source):
     assert {key: reason for (key, _), reason in reasons(log).items()} == {
         "../../../etc/passwd": "its name points outside the source folder",
         "2007_000003": "objects of several classes",
-        "2007_000004": "no object, only background and void",
+        "2007_000004": "the segmentation contains no object, only background and void",
         "2007_000005": "index 21 in the mask is not one of the 20 classes",
-        "2007_000006": "mask and image differ in size",
+        "2007_000006": "the mask and the image differ in size",
         "2008_000007": "a segmentation list contains the image, but SegmentationClass/ does not",
         "2009_000009": "no such image file",
     }

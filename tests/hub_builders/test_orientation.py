@@ -195,7 +195,7 @@ def test_annotations_follow_the_orientation_of_their_size(tmp_path, orientation,
         masked = [sample for sample in samples.values() if sample["mask"] is not None]
         if drawn_on == "another":
             assert not masked, name
-            assert any("and image differ in size" in entry["reason"] for entry in log.left_out), name
+            assert any("and the image differ in size" in entry["reason"] for entry in log.left_out), name
         else:
             assert [fits(sample) for sample in masked] == [1], name
     for samples, column in ((found["pet-xai"][0], "head_box"), (found["security-xai"][0], "objects")):

@@ -86,7 +86,7 @@ BLURRED = ("a JPEG mask with blurred values; save masks as PNG, or set a thresho
     ("cat/1.png dog/1.png cat/2.jpg dog/3.jpg cat/4.jpg cat/5.jpg dog/5.jpg cat/6.jpg",
      "cat/1.png dog/1.png 2.png deep/er/3.png 4.png 4.gif 5.png 6.jpg nobody.png", "cat/1 dog/1 cat/2 dog/3",
      {"cat/4": "several mask files have its name", "cat/5": SEVERAL, "dog/5": SEVERAL, "cat/6": BLURRED,
-      "nobody.png": "no image has the name of this mask file"}),
+      "nobody.png": "no image has the same name as this mask file"}),
     ("cat/1.png dog/1.png", "dog/1.png", "dog/1", {"cat/1": NONE}),  # the mask of another class
     ("cat/ka\u0308se.png", "käse.png", "cat/ka\u0308se", {}),  # accents have two spellings
 ])  # fmt: skip
@@ -155,11 +155,13 @@ def test_table_provides_labels_splits_and_groups(tmp_path):
                         ("3", "image"): "its row in the table has no label",
                         ("4", "image"): "no valid row in labels.csv",
                         ("5", "image"): "no valid row in labels.csv"}  # fmt: skip
-    assert report["remarks"] == [{"id": "2", "text": "labels.csv line 7: listed twice; the first row is used"}]
+    assert report["remarks"] == [
+        {"id": "2", "text": "labels.csv line 7: the image is listed twice; the first row is used"}
+    ]
 
 
 @pytest.mark.parametrize(("options", "words"), [
-    ("picture;label\n0.jpg;a\n", r"no column 'image', only picture;label \(separated by commas\)"),  # as --labels
+    ("picture;label\n0.jpg;a\n", r"no column 'image', only picture;label; separate the columns"),  # as --labels
     ("image,kind\n0.jpg,a\n", r"no column 'label', only image, kind"),
     ("image,label\n", "no row with a label"),
     ("image,label,split\n0.jpg,a,evening\n", "line 2: split 'evening' is unknown"),
@@ -249,7 +251,7 @@ NOT_READ = {
     "a.heic": "pillow-heif", "b.CR2": "rawpy", "c.mp4": "a video", "d.zip": "an archive; unpack it",
     "m.tar.gz": "an archive", "e.txt": "not an image (.txt)", "f.xml": "not an image (.xml)",
     "j.xyz": "not an image (.xyz)", "noise": "not an image (no file extension)", "g.svg": "a vector drawing",
-    "h.tga": "an unsupported image format (.tga); convert it to PNG", "i.jxl": "pillow-jxl-plugin",
+    "h.tga": "an unsupported image format (.tga); convert the file to PNG", "i.jxl": "pillow-jxl-plugin",
     "k.jpg": "not an image", "l.png": "empty file",
 }  # fmt: skip
 HIDDEN = [".DS_Store", "Thumbs.db", "._1.jpg", "desktop.ini"]

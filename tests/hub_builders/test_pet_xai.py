@@ -84,7 +84,7 @@ def test_left_out_images_and_masks_have_reasons(built):
         ("pug_2", "image"): "not an image",
         ("pug_9", "image"): "listed in annotations/list.txt, but missing in images/",
         ("Abyssinian_6", "mask"): "the trimap has no foreground",
-        ("Abyssinian_7", "mask"): "trimap and image differ in size",
+        ("Abyssinian_7", "mask"): "the trimap and the image differ in size",
         ("beagle_1", "mask"): "no trimap",
         ("boxer_1", "mask"): "the image is not in annotations/list.txt",
         ("pug_3", "mask"): "trimap: not an image",

@@ -110,7 +110,7 @@ def test_object_without_a_box_is_skipped_and_counted(source, empty):
     samples, log, _ = first_counted(source, P00001=content)
     assert samples["P00001"]["objects"] == [{"name": "Gun", "box": [3, 4, 10, 8]}]
     assert samples["P00001"]["mask"].sum() == 40
-    assert {"id": "P00001", "text": "1 object skipped for lack of a box"} in log.remarks
+    assert {"id": "P00001", "text": "skipped 1 object without a box"} in log.remarks
     broken = content.replace("<xmin>3<", "<xmin>three<")
     samples, log, _ = first_counted(source, P00001=broken)
     assert samples["P00001"]["mask"] is None
@@ -122,7 +122,7 @@ def test_invalid_list_entries_are_reported(source):
     samples, log = built(source)
     assert samples["P00001"]["label"] == "prohibited"
     assert reasons(log)["../../secret", "image"] == "its name points outside the source folder"
-    assert log.remarks[0]["text"] == "train.csv line 4: listed twice; the first entry is used"
+    assert log.remarks[0]["text"] == "train.csv line 4: the image is listed twice; the first entry is used"
     for row, reason in (("2,-1,-1,-1,-1", "'2' is neither 1 nor -1"), (",,,,", "'' is neither 1 nor -1")):
         (source / "ImageSet/10/train.csv").write_text(f"{HEAD}P00001,{row}\n")
         assert reason in built(source)[1].left_out[0]["reason"]

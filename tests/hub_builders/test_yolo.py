@@ -40,8 +40,8 @@ def test_boxes_and_outlines_match_pixels_by_hand():
     assert not half[rows + columns > 11].any()
     assert shape_of(["0", "0", "0.4", "0.5"], 8, 10).sum() == 2 * 2  # a box that is cut by the border
     for words, message in (
-        ("0.1 0.1 0.1", "3 numbers, not a box"),
-        ("0.4 0.5 0.4 0.5 0.9", "5 numbers, not a box"),  # of a prediction: with its confidence
+        ("0.1 0.1 0.1", "3 coordinates; a box has 4"),
+        ("0.4 0.5 0.4 0.5 0.9", "5 coordinates; a box has 4"),  # of a prediction: with its confidence
         ("4 4 3 3", "not fractions from 0 to 1"),
         ("0.4 0.5 nan 0.5", "not fractions from 0 to 1"),
         ("0.4 0.5 x 0.5", "not numbers"),
@@ -113,13 +113,16 @@ def test_invalid_labels_are_reported_and_valid_ones_kept(tmp_path):
     assert left_out == {
         ("none", "image"): "no label file has its name",
         ("empty", "image"): "no object",
-        ("confidence:dog", "mask"): "its labels have 5 numbers, not a box (4) or an outline (6, 8, 10 ...)",
+        (
+            "confidence:dog",
+            "mask",
+        ): "a line of its labels has 5 coordinates; a box has 4, and an outline has 6, 8, 10 ...",
         ("unknown", "image"): "no object has a class with a name",
         ("words", "image"): "line 1 of its labels does not begin with a class number",
     }
     remarks = {one["id"]: one["text"] for one in report["remarks"]}
     assert remarks["strange"] == "class 9 has no name and is skipped"
-    assert remarks["spare.txt"] == "no image has the name of this label file"
+    assert remarks["spare.txt"] == "no image has the same name as this label file"
     assert sb.load_dataset(tmp_path / "out").features["label"].names == ["dog", "cat"]
     assert set(built(tmp_path, drop=("cat",))[0]) == {"strange:dog"}
     assert set(built(tmp_path, split="hash")[2]["splits"]) > {"train"}
@@ -151,7 +154,7 @@ def test_missing_parts_error_names_the_option(tmp_path):
     (tmp_path / "in/a.png").unlink()
     refused("has no readable images", built, tmp_path, labels=str(tmp_path / "none"))
     picture(tmp_path / "in/train/cat/a.png")
-    refused(r"has no label files .* use `saliency-bench build folder`", built, tmp_path)
+    refused(r"has no label files .* run `saliency-bench build folder`", built, tmp_path)
     (tmp_path / "binary.txt").write_bytes(b"\xff\xfe\0")
     with pytest.raises(UnreadableError, match="cannot be read as text"):
         objects_in(tmp_path / "binary.txt")

@@ -241,7 +241,8 @@ def test_filter_each_is_difference_of_model_means(planted, tmp_path):
     assert (first.n, second.n) == (len(rows) - len(range(0, len(rows), 3)), len(rows) - 9)
     assert each.value == pytest.approx(first.value - second.value)
     assert both.n == sum(index % 3 != 0 and index >= 9 for index in range(len(rows)))
-    assert both.left_out == {"not defined for this sample: a model does not classify it correctly": len(rows) - both.n}
+    reason = "not defined for this sample: a model does not classify the image correctly"
+    assert both.left_out == {reason: len(rows) - both.n}
 
 
 def replace_known(classifier, rows, is_wrong):

@@ -232,8 +232,8 @@ def test_entropy_matches_scipy(weights):
 
 def test_options_unsupported_by_head_are_rejected(dark_and_white):
     classifier = loaded(Custom(corner))
-    refused("top=5 needs a softmax over more than five classes; this model has a softmax over 2 classes", score_parts,
-            "saliency_correctness:top=5", dark_and_white, classifier, LEFT, labels=[1, 1])  # fmt: skip
+    refused("top=5 needs a softmax over more than five classes, but this model has a softmax over 2 classes",
+            score_parts, "saliency_correctness:top=5", dark_and_white, classifier, LEFT, labels=[1, 1])  # fmt: skip
     several = loaded(Custom(corner), activation="sigmoid")
     refused("of=entropy needs a softmax", score_samples, "saliency_confidence:of=entropy", dark_and_white, several,
             LEFT, labels=[1, 1])  # fmt: skip

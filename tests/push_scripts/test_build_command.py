@@ -39,14 +39,14 @@ def test_build_prints_why_a_mask_is_unusable(tmp_path, capsys):
     trimap = next((source / "annotations/trimaps").iterdir())
     Image.new("L", (20, 30), 1).save(trimap)
     shown = said(capsys, ["build", "pet-xai", "--source", str(source), "--out", str(tmp_path / "out")])
-    assert "1 mask: trimap and image differ in size" in shown
+    assert "1 mask: the trimap and the image differ in size" in shown
 
 
 def test_option_accepts_several_values(tmp_path, capsys):
     source = _examples.write("voc-val", tmp_path / "source", 10, 32)
     line = ["build", "voc-val", "--source", str(source), "--out", str(tmp_path / "out"), "--classes", "image"]
     shown = said(capsys, [*line, "--drop", "aeroplane", "bicycle"])
-    assert "it shows a class listed in drop (bicycle)" in shown
+    assert "it shows a class listed in `drop` (bicycle)" in shown
     assert "  samples   18\n" in shown
     assert "did you mean aeroplane" in said(capsys, [*line, "--overwrite", "--drop", "aeroplan"], 2)
 

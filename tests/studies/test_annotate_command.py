@@ -60,7 +60,7 @@ def test_masks_of_two_people_are_reported_and_exported(line, tmp_path, capsys):
     (["--honeypots", "3"], "but the dataset has 2 such"),
     (["--import", "nowhere", "--person", "ada"], "nowhere is not a folder"),
     (["--practice-iou", "7"], "--practice-iou must be a number from 0 to 1"),
-    (["--grow"], "there is no store"), (["--host", "256.0.0.1"], "use another --port"),
+    (["--grow"], "there is no store"), (["--host", "256.0.0.1"], "choose a different port"),
     (["--lease", "0"], "--lease must be a number of minutes"),
     (["--invite", "-1"], "--invite must be a number of people"),
     (["--completion-url", "javascript:alert(1)"], "--completion-url must begin with https:"),

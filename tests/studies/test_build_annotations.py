@@ -56,7 +56,7 @@ def test_build_uses_consensus_masks_of_a_study(case, tmp_path):
     assert after[second]["mask"] is None
     report = read_report(tmp_path / "after")
     reasons = {entry["id"]: entry["reason"] for entry in report["left_out"] if entry["what"] == "mask"}
-    assert (reasons[third], reasons[second]) == ("empty mask", "the mask was drawn on another image")
+    assert (reasons[third], reasons[second]) == ("empty mask", "the mask was drawn on a different image")
     assert store not in str(report), "a path of this machine"
 
 

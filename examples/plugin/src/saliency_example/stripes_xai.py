@@ -19,8 +19,8 @@ REDISTRIBUTE = True
 EMBEDDED = True
 PAPER_COUNTS: dict = {}
 CITATION = """@misc{stripes, title = {Stripes-XAI: an example}}"""
-RULE = """A square at a random position, with a third of the image's side, contains horizontal ("lying") or vertical
-("standing") stripes. This square is the mask."""
+RULE = """A square at a random position, a third of the image's side wide, contains horizontal ("lying") or
+vertical ("standing") stripes. This square is the mask."""
 CLASSES = ["lying", "standing"]
 
 
