@@ -186,8 +186,8 @@ ABOUT = {
     "Contrast of classes": "These metrics remove pixels in the order of a contrastive map of two classes, and measure "
     "the difference between the outputs for two classes",
     "Sensitivity and sanity": "These metrics compare maps with each other, and never with the evidence of the network",
-    "Object and scene models": "These metrics measure how much of a map lies on the object, but not where on the object "
-    "it lies",
+    "Object and scene models": "These metrics measure how much of a map lies on the object, but not where on the "
+    "object it lies",
 }
 
 
