@@ -51,9 +51,9 @@ differently, the cause is the classifier, or the perturbed images that the metri
   with the inverted mask, most of the image remains, and the hole has the outline of the object. The score of a region
   means little without the size of the region.
 - For many faithfulness metrics, the scores of the mask and of the blurred mask differ only in the third digit. The
-  difference between metrics is much larger. The small difference arises because all pixels inside a mask have the same
-  value and are ranked in a fixed pseudo-random order, whereas the pixels in the centre of a blurred mask are ranked
-  first.
+  differences between metrics are much larger. The small difference arises because all pixels inside a mask have the
+  same value and are ranked in a fixed pseudo-random order, whereas the pixels in the centre of a blurred mask are
+  ranked first.
 
 saliency_mcs, saliency_mcr and saliency_idr compare the maps of an object classifier with the maps of a scene
 classifier, so they are tested with pairs of maps. Both classifiers are assumed to be always correct. The scores equal
