@@ -38,7 +38,7 @@ differently, the cause is the classifier, or the perturbed images that the metri
 
 - saliency_deletion, saliency_roae and saliency_cds prefer noise to the shifted mask. An image with black dots
   everywhere differs more from the training images than an image with one black patch that misses a part of the object.
-  A fast change of the prediction therefore does not prove that the classifier used the deleted pixels.
+  A fast change in the prediction therefore does not prove that the classifier used the deleted pixels.
   saliency_insertion, saliency_kae and saliency_road rank all five maps correctly; saliency_road imputes removed pixels
   from their neighbours.
 - saliency_cauc prefers the blurred mask to the mask, for two reasons: slightly fewer pixels of the blurred mask are in
