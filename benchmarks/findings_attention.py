@@ -113,12 +113,12 @@ def limits(lowest: float) -> str:
     """Return the conclusions that are justified by the lower bound of the accuracy."""
     if lowest > 0.75:
         return """\
-The network is right about most of these photographs, but this does not mean that it looks at the animals: a low
+The network classifies most of these photographs correctly, but this does not mean that it looks at the animals: a low
 score for the pointing game or energy may be due to the network or to the map. These results are for a single small
 network with a single task; larger networks may distribute their attention differently."""
     return """\
-The network is wrong about many of these photographs. Insertion still measures what its predictions depend on, but
-pointing game and energy may be low because the network uses other regions."""
+The network classifies many of these photographs incorrectly. Insertion still measures what its predictions depend on,
+but the pointing game and energy may be low because the network uses other regions."""
 
 
 def with_section(page: str, section: str) -> str:

@@ -56,8 +56,8 @@ it is unchanged.
 {settings}
 """
 SETTINGS = """Some settings are smaller than the defaults: RISE uses 100 masks, LIME 100 samples, SmoothGrad and
-GradientSHAP 8 samples, integrated gradients 16 steps, and occlusion windows of 32 pixels. Score-CAM is omitted, because
-it needs 1,280 passes per photograph."""
+GradientSHAP 8 samples, and integrated gradients 16 steps. Occlusion uses windows of 32 pixels. Score-CAM is omitted,
+because it needs 1,280 passes per photograph."""
 FAST_ONLY = """This page does not include explainers that need many passes (RISE, LIME, SmoothGrad, GradientSHAP,
 integrated gradients, occlusion, Score-CAM) or faithfulness metrics, because their runs were not computed."""
 
@@ -395,8 +395,8 @@ def readings(work: Path, runs: dict[str, Run]) -> str:
         f"With the interpretation `{nearest[0]}`, the values of all {len(asked)} methods are within {off:.3f} of "
         "this range."
         if off <= CLOSE
-        else f"With none of {len(values)} interpretations are the values of all {len(asked)} methods in this range: "
-        f"with the closest one, `{nearest[0]}`, the value of one method is {off:.3f} away from it."
+        else f"None of the {len(values)} interpretations puts the values of all {len(asked)} methods in this range. "
+        f"With the closest one, `{nearest[0]}`, the value of one method is {off:.3f} outside the range."
     )
     share = float(np.mean([mask.mean() for mask in masks.values()]))
     about = (

@@ -27,10 +27,10 @@ NEEDED = {"maps", "masks", "curves", "labels"}
 
 PAGE = """# How the metrics rank maps of known quality
 
-In shapes-xai, the class of an image is determined by one object, whose mask is known. This page scores five maps in
-place of explanations: the mask itself, the blurred mask (by a Gaussian with a sigma of 1/32 of the image's side), the
-shifted mask (by 1/16 of the side), uniform noise, and the inverted mask. They are listed from the best to the worst,
-and a metric should rank them in this order.
+In shapes-xai, the class of an image is determined by one object, whose mask is known. This page shows the scores of
+five maps that take the place of explanations: the mask itself, the mask blurred by a Gaussian (with a sigma of 1/32 of
+the image's side), the mask shifted by 1/16 of the side, uniform noise, and the inverted mask. They are listed from the
+best to the worst, and a metric should rank them in this order.
 
 All alignment metrics rank the maps in this order. Because these metrics compare a map with the mask, this is only a
 sanity check. Faithfulness metrics do not use the mask but query the classifier. If such a metric ranks the maps
@@ -38,21 +38,22 @@ differently, the cause is the classifier, or the perturbed images that the metri
 
 - saliency_deletion, saliency_roae and saliency_cds prefer noise to the shifted mask. An image with black dots
   everywhere differs more from the training images than an image with one black patch that misses a part of the object.
-  A fast change of the prediction therefore does not prove that the classifier used the deleted pixels.
+  A fast change in the prediction therefore does not prove that the classifier used the deleted pixels.
   saliency_insertion, saliency_kae and saliency_road rank all five maps correctly; saliency_road imputes removed pixels
   from their neighbours.
 - saliency_cauc prefers the blurred mask to the mask, for two reasons: slightly fewer pixels of the blurred mask are in
-  the upper half of its range, which in itself improves the score, and the centre of the object is removed first. Pixels
-  in the lower half are never removed (see the card of this metric).
-- saliency_confidence prefers the inverted mask to noise. With noise, scattered pixels of one image are pasted into
-  another image, and the result differs more from the training images. saliency_correctness ranks all five maps
+  the upper half of its range (this alone improves the score), and the centre of the object is removed first. Pixels in
+  the lower half are never removed (see the card of this metric).
+- saliency_confidence prefers the inverted mask to noise. With noise, scattered pixels of one image are pasted into a
+  different image, and the result differs more from the training images. saliency_correctness ranks all five maps
   correctly.
 - saliency_own_region prefers the inverted mask to all other maps. This metric keeps only the marked region of an image:
   with the inverted mask, most of the image remains, and the hole has the outline of the object. The score of a region
   means little without the size of the region.
-- For many faithfulness metrics, the mask and the blurred mask differ only in the third digit. The choice of the metric
-  has a much larger effect. The small difference arises because all pixels inside a mask have the same value and are
-  ranked in a fixed pseudo-random order, whereas the pixels in the centre of a blurred mask are ranked first.
+- For many faithfulness metrics, the scores of the mask and of the blurred mask differ only in the third digit. The
+  differences between metrics are much larger. The small difference arises because all pixels inside a mask have the
+  same value and are ranked in a fixed pseudo-random order, whereas the pixels in the centre of a blurred mask are
+  ranked first.
 
 saliency_mcs, saliency_mcr and saliency_idr compare the maps of an object classifier with the maps of a scene
 classifier, so they are tested with pairs of maps. Both classifiers are assumed to be always correct. The scores equal

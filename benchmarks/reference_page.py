@@ -161,7 +161,7 @@ def question_beaten(photographs: Runs, shapes: Runs) -> list[str]:
     lines = []
     for about, runs in (
         ("On photographs", photographs),
-        ("On shapes, where only the object decides the class", shapes),
+        ("On shapes, where only the object determines the class", shapes),
     ):
         if not runs:
             continue
@@ -339,7 +339,7 @@ def question_shapes(found: Sequence[Order], shapes: Mapping[str, Run]) -> list[s
     for metric, of_networks in above.items():
         mean = np.mean([order.rho.value for order in found if short(order.metric) == metric])
         lines.append(
-            f"  - {metric}: {mean:.2f} on average; the interval is above 0 with {sum(of_networks)} of "
+            f"  - {metric}: {mean:.2f} on average; the interval is above 0 for {sum(of_networks)} of "
             f"{len(of_networks)} networks."
         )
     carried = [metric for metric, of_networks in above.items() if all(of_networks)]
@@ -486,7 +486,7 @@ intervals of these correlations. Each contains the correlation of every pair of 
 out. Correlations are bold if the interval excludes 0. All intervals on this page show how much each correlation may
 change with different images, but with the same explainers.
 
-In the list, metrics have one of three types: *masks* (agreement with a mask), *faithfulness* (insertion and deletion)
+In the list, metrics are of three types: *masks* (agreement with a mask), *faithfulness* (insertion and deletion)
 and *behaviour* (dependence on weights and class, and sensitivity).
 
 {agree}
@@ -496,8 +496,8 @@ and *behaviour* (dependence on weights and class, and sensitivity).
 ![Correlation between the rankings of explainers on shapes and on photographs](pictures/reference-shapes.svg)
 
 The figure shows Spearman's correlation, with its interval, between the ranking for the ResNet on shapes and the ranking
-for each network on photographs. 1 means the same ranking, 0 no relation. The networks share photographs, so the
-comparisons are not independent.
+for each network on photographs. A correlation of 1 means the same ranking, and 0 means no relation. The networks share
+photographs, so the comparisons are not independent.
 
 {shapes}
 
@@ -519,9 +519,9 @@ default options of all explainers:
 
 The table is based on three assumptions. Every network is as fast as ResNet-18 in fp32 on the page [Speed](speed.md):
 {forward:,.0f} forward passes and {gradient:,.0f} passes with gradients per second, on images of 224 x 224 pixels.
-Score-CAM uses 512 channels (EfficientNet-Lite has 1,280). The randomisation test needs {layers} maps. The networks on
-shapes need much less time than the table shows, because their images have only 64 x 64 pixels. The hours include only
-the passes through the networks.
+Score-CAM uses 512 channels (EfficientNet-Lite has 1,280). The randomisation test needs {layers} maps per
+image. The networks on shapes need much less time than the table shows, because their images have only 64 x 64 pixels.
+The hours include only the passes through the networks.
 
 ## How much do rankings differ between networks?
 

@@ -246,8 +246,8 @@ def test_transformer_section_replaces_only_earlier_section():
 
 
 def test_stated_limits_depend_on_network_accuracy():
-    assert "right about most" in findings_attention.limits(0.87)
-    assert "wrong about many" in findings_attention.limits(0.5)
+    assert "most of these photographs correctly" in findings_attention.limits(0.87)
+    assert "many of these photographs incorrectly" in findings_attention.limits(0.5)
 
 
 @pytest.mark.slow

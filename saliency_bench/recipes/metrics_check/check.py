@@ -46,7 +46,7 @@ NOT_CHECKED = {
     "saliency_kar": "retrains networks on the marked pixels, and the evidence of a retrained network is unknown",
     "saliency_roar": "retrains networks without the marked pixels, and the evidence of a retrained network is unknown",
     "saliency_crowd_auc": "needs people's answers",
-    "saliency_correctness": "has one score for all images and no scores of individual images",
+    "saliency_correctness": "has one score for all images and no scores for individual images",
 }
 # Removed pixels are replaced by the grey of the scene instead of black.
 ON_GREY = ("saliency_insertion:reference=mean", "saliency_deletion:reference=mean")
@@ -55,7 +55,7 @@ ON_GREY = ("saliency_insertion:reference=mean", "saliency_deletion:reference=mea
 PAIRED, OF_PAIRS = "colour", ("saliency_mcs", "saliency_mcr", "saliency_idr")
 FLIPS = {
     "evidence replaced": "the evidence is replaced by the evidence of the rival class",
-    "evidence erased": "the evidence is erased, so only the weaker rival remains",
+    "evidence erased": "the evidence is erased, so only the weaker evidence for the rival remains",
     "all else changed": "everything except the evidence is changed",
 }
 

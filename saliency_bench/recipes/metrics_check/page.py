@@ -153,15 +153,15 @@ REASONS = (
      "range. For the same reason, it prefers the correct map to a blurred map"),
     (("insertion", "kae", "roae", "confidence"), ("blurred",),
      "the texture network uses neighbourhoods of 5 x 5 pixels. If the evidence is cut out and placed on black or on a "
-     "different picture, the cut has edges, and edges are textures too. A blurred map also keeps some of the "
-     "surroundings, and so avoids these edges"),
+     "different picture, its outline forms edges, and edges are textures too. With a blurred map, some of the "
+     "surroundings are kept as well, which avoids these edges"),
     (("ccs",), ("blurred",),
      "the metric removes pixels in the order of a map that contrasts a second class with the predicted class of the "
      "same group. The score increases with the probability of the predicted class. If the rival belongs "
      "to the other group, the correct map is constant outside the evidence of the predicted class, so the evidence of "
-     "the rival is removed in random order with all other pixels. A blurred map has a slope there, so it removes the "
-     "pixels farthest from the evidence of the predicted class first, and these usually include the evidence of the "
-     "rival. Without the rival, the predicted class is more probable"),
+     "the rival is removed in random order with all other pixels. A blurred map has a slope there, so the pixels "
+     "farthest from the evidence of the predicted class are removed first, and these usually include the evidence of "
+     "the rival. Without the evidence of the rival, the predicted class is more probable"),
     (("class sensitivity",), ("blurred",),
      "the metric computes the correlation between the maps of the most likely and the least likely class; lower is "
      "better. The two correct maps have opposite signs at the evidence of the predicted class, and the same sign at "
@@ -171,7 +171,7 @@ REASONS = (
      "the metric scales maps to a sum of 1. This scaling makes flipped maps nearly constant and therefore similar"),
     (("max sensitivity",), ("blurred", "whole object", "centre", "random"),
      "the metric adds noise to the picture. The noise is itself evidence, so the correct map changes. Blurring "
-     "averages these changes, and a map that ignores the network may change less"),
+     "averages out these changes, and a map that ignores the network may change less"),
     (("randomisation",), ("other class", "shifted", "blurred"),
      "the metric only checks how much a map changes when the weights are randomised, and a wrong map may change more"),
     (("mcs",), ("blurred",),
@@ -186,7 +186,8 @@ ABOUT = {
     "Contrast of classes": "These metrics remove pixels in the order of a contrastive map of two classes, and measure "
     "the difference between the outputs for two classes",
     "Sensitivity and sanity": "These metrics compare maps with each other, and never with the evidence of the network",
-    "Object and scene models": "These metrics measure how much of a map is on the object, but not where on the object",
+    "Object and scene models": "These metrics measure how much of a map lies on the object, but not where on the "
+    "object it lies",
 }
 
 
