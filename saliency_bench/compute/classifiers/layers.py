@@ -546,8 +546,7 @@ def detached_at(module: nn.Module) -> Iterator[list[Tensor]]:
     if isinstance(module, torch.jit.ScriptModule):
         raise UserError(
             "the layer is compiled with TorchScript, so its output cannot be read; choose a different layer, or pass "
-            "the "
-            "original network, before torch.jit was applied"
+            "the original network, before torch.jit was applied"
         )
 
     def cut(module: nn.Module, inputs: Any, output: Any) -> Tensor:
