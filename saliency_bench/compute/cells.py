@@ -36,7 +36,7 @@ class Cell:
         plan: Partners, that is, the samples that the metric compares each sample with. None if the metric needs no
             partners, or before all samples are classified.
         retrained: Classes (N, P) that P retrained networks predict for the N samples of the run. None if the metric
-        retrains no networks, or before the networks are trained.
+            retrains no networks, or before the networks are trained.
     """
 
     id: str

@@ -156,7 +156,7 @@ def _pixels(picture: Image.Image) -> Tensor:
 def _transformed(transform: Callable[..., Any], image: Tensor, mask: Tensor, name: str) -> tuple[Tensor, Tensor]:
     """Return image and mask, Bool (H, W), after a transform.
 
-    A transform of torchvision receives the mask together with an empty mask, which shows the pixels that it fills in.
+    A torchvision transform receives the mask together with an empty mask, which shows the pixels that it fills in.
 
     Raises:
         UserError: The transform fails, or does not return an image and its mask.

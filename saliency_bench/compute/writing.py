@@ -76,7 +76,10 @@ class Writer:
             self.add(self.store.scores, scores, kind and f"{kind} {group}")
 
     def write(self) -> None:
-        """Wait for the previous write, then start writing the collected results, so at most two sets are in memory."""
+        """Wait for the previous write, then start writing the collected results.
+
+        At most two sets are thus in memory.
+        """
         self.wait()
         waiting = self._waiting
         self._files += self.processes * sum(folder == self.store.scores for folder, _ in waiting)

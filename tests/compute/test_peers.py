@@ -111,9 +111,7 @@ def test_quantus_explainer_matches_quantus(classifier, images):
     maps = explainer(classifier, images, ONE_HOT)
     direct = quantus.explain(classifier, images.numpy(), CLASSES.numpy(), method="Saliency")
     assert np.array_equal(maps.numpy(), direct.sum(axis=1))
-    refused(
-        "functions of Quantus explain a single class", explainer, classifier, images, ONE_HOT - torch.eye(5)[[0, 0]]
-    )
+    refused("Quantus functions explain a single class", explainer, classifier, images, ONE_HOT - torch.eye(5)[[0, 0]])
 
 
 def test_zennit_explainer_matches_zennit(network, classifier, images):

@@ -68,7 +68,7 @@ class AttentionRecorder(TorchFunctionMode):
     Attributes:
         matrices: List of Float (B, heads, T, T), one matrix per block.
         features: Last feature map of the convolutions before the first attention layer, Float (B, C, h, w), after
-        normalisation, activation and pooling; None if there are no such convolutions.
+            normalisation, activation and pooling; None if there are no such convolutions.
         inputs: Input of the linear layer before each matrix, Float (B, T, C).
         convolved_after: Whether the network has a convolution after the first attention layer.
         tokens: Tokens of the classifier, set by `recording_attention`.

@@ -32,8 +32,8 @@ def write_efficientnet_lite(folder: Path, variant: int = 0) -> Path:
 
     Args:
         folder: Folder to write atomically. An existing folder is returned unchanged.
-        variant: 0, 1 or 2, for EfficientNet-Lite0 (4.7 million weights, 224 x 224 pixels) to Lite2 (6.1 million, 260 x
-        260).
+        variant: 0, 1 or 2, for EfficientNet-Lite0 (4.7 million weights, 224 x 224 pixels) to Lite2 (6.1 million,
+            260 x 260).
 
     Raises:
         UserError: The variant does not exist, or a package is not installed.

@@ -545,14 +545,15 @@ def detached_at(module: nn.Module) -> Iterator[list[Tensor]]:
     outputs: list[Tensor] = []
     if isinstance(module, torch.jit.ScriptModule):
         raise UserError(
-            "the layer is compiled with TorchScript, so its output cannot be read; choose another layer, or pass the "
-            "original network, before torch.jit was applied"
+            "the layer is compiled with TorchScript, so its output cannot be read; choose a different layer, or pass "
+            "the original network, before torch.jit was applied"
         )
 
     def cut(module: nn.Module, inputs: Any, output: Any) -> Tensor:
         if not isinstance(output, Tensor):
             raise UserError(
-                f"the layer {type(module).__name__} returns {type(output).__name__}, not a tensor; choose another layer"
+                f"the layer {type(module).__name__} returns {type(output).__name__}, not a tensor; choose a different "
+                "layer"
             )
         outputs.append(output.detach().float().requires_grad_())
         return outputs[-1].to(output.dtype, copy=True)

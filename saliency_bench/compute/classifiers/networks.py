@@ -104,9 +104,8 @@ def _fix(output: Any, logits: Any) -> str:
         where = "out" if tensor is output else f"out[{next(k for k, v in parts if v is tensor)!r}]"
         return (
             "the network may lack its classification head, or it may segment images; if it returns one map per class, "
-            "use the mean of "
-            "each map as the logit: "
-            f"load_classifier(model, logits=lambda out: {where}.mean((2, 3)), ...)"
+            f"use the mean of each map as the logit: load_classifier(model, logits=lambda out: {where}.mean((2, 3)), "
+            "...)"
         )
     if not tensor.is_floating_point():
         return "pass the network without the argmax at its end"

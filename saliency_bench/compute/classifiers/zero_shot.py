@@ -230,8 +230,7 @@ def _check_tokens(model: Any, tokenizer: Any, text: str, name: str) -> None:
     if max(ids) >= config.vocab_size:
         raise UserError(
             f"the tokenizer returns token {max(ids)}, but the vocabulary of the text tower of {name} has only "
-            f"{config.vocab_size} tokens; "
-            "use the tokenizer that the model was trained with"
+            f"{config.vocab_size} tokens; use the tokenizer that the model was trained with"
         )
 
 

@@ -111,8 +111,7 @@ def _other_model(objects: Objects, data: SplitTable, model: RunModel) -> RunMode
     if classifier.geometry != known.geometry:
         raise UserError(
             f"the other model, {classifier.id}, takes images {classifier.geometry}, but the model takes "
-            f"{known.geometry}; "
-            "use two models that prepare images in the same way"
+            f"{known.geometry}; use two models that prepare images in the same way"
         )
     classes = logits_of(spec, classifier, data.samples)
     try:

@@ -108,7 +108,7 @@ def explain(
     Args:
         image: PIL image or file name.
         model: Argument of `load_classifier`.
-        explainer: Name, or a function (classifier, images, target) -> maps. None chooses an explainer that fits the
+        explainer: Name, or a function (classifier, images, target) -> maps. None chooses an explainer that supports the
             network (`default_explainer.fitting`); a message and `why` of the result contain the reason.
         target: None for the predicted class; a class by name or number; a group by its name, as a list of classes, or
             as names joined by "|"; or weights (1, K), which are (1, 1) for a single logit.
@@ -144,8 +144,8 @@ def explain(
         logits = classifier(images)
     if targets.no_probabilities(logits, classifier.activation).any():
         raise UserError(
-            f"{classifier.id} returns NaN or infinite logits for this picture, so it predicts no class; use another "
-            "picture or model"
+            f"{classifier.id} returns NaN or infinite logits for this picture, so it predicts no class; use a "
+            "different picture or model"
         )
     p, best = targets.probabilities(logits, classifier.activation)[0], int(logits[0].argmax())
     if isinstance(target, torch.Tensor):
@@ -156,7 +156,7 @@ def explain(
         weights, words = terms.row(len(p)), terms.text(classifier.labels)
     if weights.shape[-1] == logits.shape[1] and weighs_infinite(logits, weights).any():
         raise UserError(
-            f"the logit of {classifier.id} for {words} is infinite, whatever the picture; explain another class"
+            f"the logit of {classifier.id} for {words} is infinite for every picture; explain a different class"
         )
     if method is None:
         name, why = fitting(classifier, images)

@@ -113,7 +113,7 @@ def _passes(classifier: nn.Module) -> int:
 
 
 def reason_of(error: Exception, who: str = "the explainer") -> str:
-    """Return the reason that records contain if `who` raised an error for a sample."""
+    """Return the reason to store in the records if `who` raised an error for a sample."""
     return f"{who} raised {described(error)}"
 
 

@@ -228,7 +228,7 @@ def _by_quantus(explain: Callable, scored: _ScoredNetwork, given: Tensor, target
         UserError: A target is not a single class.
     """
     if not bool(((target == 1).sum(dim=1) == 1).all() and ((target != 0).sum(dim=1) == 1).all()):
-        raise UserError("functions of Quantus explain a single class; use target='label' or target='predicted'")
+        raise UserError("Quantus functions explain a single class; use target='label' or target='predicted'")
     return explain(scored, given.detach().cpu().numpy(), target.argmax(dim=1).cpu().numpy(), **options)
 
 

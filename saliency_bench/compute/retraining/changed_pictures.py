@@ -106,7 +106,7 @@ def _gather(
                 kind, shape = np.float32 if scale is None else np.uint8, (len(split.labels), *images.shape[1:])
                 array = new_array(path, kind, shape)
             elif images.shape[1:] != array.shape[1:]:
-                raise UserError("retraining needs images of one size; use load_classifier(model, size=(H, W))")
+                raise UserError("retraining needs images of the same size; use load_classifier(model, size=(H, W))")
             array[places] = images.numpy() if scale is None else _stored(images, scale)
             sums.add_(images.double().sum((0, 2, 3)))
             pixels += images[:, 0].numel()
