@@ -60,44 +60,44 @@ DESIGNS = {
 }
 EFFECTIVE = (20, 50, 100)
 ENOUGH = 0.93
-# Scores with equal means and unequal shapes, within [0, 1].
+# {scores with equal means and unequal shapes, within [0, 1]: function that computes their quantiles}
 UNEQUAL = {
-    "0/1 with share .05, smooth": (LAWS["0/1, share .05"], laws.beta(2, 38).ppf(GRID)),
-    "0/1 with share .02, constant": ((GRID > 0.98) * 1.0, np.full(len(GRID), 0.02)),
-    "0/1 with share .98, smooth": (LAWS["0/1, share .98"], laws.beta(49, 1).ppf(GRID)),
-    "95 % zeros, smooth": (LAWS["95 % zeros"], laws.beta(2, 98).ppf(GRID)),
-    "two 0/1 with share .05, three smooth": (
+    "0/1 with share .05, smooth": lambda: (LAWS["0/1, share .05"], laws.beta(2, 38).ppf(GRID)),
+    "0/1 with share .02, constant": lambda: ((GRID > 0.98) * 1.0, np.full(len(GRID), 0.02)),
+    "0/1 with share .98, smooth": lambda: (LAWS["0/1, share .98"], laws.beta(49, 1).ppf(GRID)),
+    "95 % zeros, smooth": lambda: (LAWS["95 % zeros"], laws.beta(2, 98).ppf(GRID)),
+    "two 0/1 with share .05, three smooth": lambda: (
         LAWS["0/1, share .05"], LAWS["0/1, share .05"],
         *(laws.beta(a, 19 * a).ppf(GRID) for a in (1, 2, 20)),
     ),
-    "three rare, three smooth": (
+    "three rare, three smooth": lambda: (
         0.4 * LAWS["0/1, share .05"], LAWS["95 % zeros"],
         *(laws.beta(a, 49 * a).ppf(GRID) for a in (1, 2, 20)), (GRID > 0.98) * 1.0,
     ),
-    "few large events, more small ones": ((GRID > 0.98) * 1.0, 0.2 * (GRID > 0.9)),
-    "four rare, six smooth": (
+    "few large events, more small ones": lambda: ((GRID > 0.98) * 1.0, 0.2 * (GRID > 0.9)),
+    "four rare, six smooth": lambda: (
         (GRID > 0.98) * 1.0, 0.4 * (GRID > 0.95), LAWS["95 % zeros"], 0.2 * (GRID > 0.9),
         *(laws.beta(a / 50, a * 49 / 50).ppf(GRID) for a in (20, 40, 80, 200, 400, 1000)),
     ),
-    "25 rare, 75 smooth": (
+    "25 rare, 75 smooth": lambda: (
         *(0.02 / share * (1 - share < GRID) for share in np.linspace(0.02, 0.2, 25)),
         *(laws.beta(a / 50, a * 49 / 50).ppf(GRID) for a in np.geomspace(10, 1000, 75)),
     ),
-    "ten rare, thirty smooth": (
+    "ten rare, thirty smooth": lambda: (
         *(0.02 / share * (1 - share < GRID) for share in np.linspace(0.02, 0.2, 10)),
         *(laws.beta(a / 50, a * 49 / 50).ppf(GRID) for a in np.geomspace(10, 1000, 30)),
     ),
 }  # fmt: skip
-# Scores with unequal means.
+# The same for scores with unequal means.
 APART = {
-    "5 IoUs with means of .35 to .5": [
+    "5 IoUs with means of .35 to .5": lambda: [
         laws.beta(3 * mean, 3 - 3 * mean).ppf(GRID) for mean in np.linspace(0.35, 0.5, 5)
     ],
-    "40 IoUs with means of .35 to .5": [
+    "40 IoUs with means of .35 to .5": lambda: [
         laws.beta(3 * mean, 3 - 3 * mean).ppf(GRID) for mean in np.linspace(0.35, 0.5, 40)
     ],
-    "40 scores with 50 to 95 % zeros": [rare(share) for share in np.linspace(0.05, 0.5, 40)],
-    "5 scores with 80 to 98 % zeros": [rare(share) for share in np.linspace(0.02, 0.2, 5)],
+    "40 scores with 50 to 95 % zeros": lambda: [rare(share) for share in np.linspace(0.05, 0.5, 40)],
+    "5 scores with 80 to 98 % zeros": lambda: [rare(share) for share in np.linspace(0.02, 0.2, 5)],
 }
 # {mean and spread: distribution of scores}. A few of the scores fail: they are replaced by 0.
 NARROW = {
@@ -561,7 +561,8 @@ def show_family(times: int) -> None:
         (f"{name}{', clusters of 6' * (size > 1)}",
          [false_findings(shapes, count, times if len(shapes) < 40 else times // 4, size=size)
           for count in counts[: 2 if size > 1 else 4]])
-        for name, shapes in UNEQUAL.items() for size in (1, 6) if size == 1 or len(shapes) == 2
+        for name, quantiles in UNEQUAL.items() for shapes in [quantiles()]
+        for size in (1, 6) if size == 1 or len(shapes) == 2
     )  # fmt: skip
     title = (
         f"Any false finding among explainers with equal means and unequal shapes, % of {times} (of forty: a quarter)"
@@ -575,7 +576,8 @@ def show_family(times: int) -> None:
 
 
 def show_power(times: int) -> None:
-    rows = ((name, [findings(shapes, count, times)[1] for count in (50, 100, 200)]) for name, shapes in APART.items())
+    rows = ((name, [findings(quantiles(), count, times)[1] for count in (50, 100, 200)])
+            for name, quantiles in APART.items())  # fmt: skip
     show(f"Significantly different pairs of explainers, % of all in {times} runs: clusters", (50, 100, 200), rows)
     print("\nSignificantly different pairs of 40 explainers, 500 samples, 999 flips")
     for kind, apart in (("every", 3), ("neighbours", 3), ("neighbours", 4), ("neighbours", 5)):

@@ -76,7 +76,7 @@ def test_paired_test_limits_false_findings(explainers, times, settings):
 )  # fmt: skip
 def test_paired_test_limits_false_findings_for_unequal_shapes(shapes, clusters):
     """Test the error rates. With the sign flips alone, the five rates are 13, 38, 11, 20 and 12 %."""
-    assert simulation.false_findings(simulation.UNEQUAL[shapes], clusters, 150, flips=199) <= 1 - at_least(0.93, 150)
+    assert simulation.false_findings(simulation.UNEQUAL[shapes](), clusters, 150, flips=199) <= 1 - at_least(0.93, 150)
 
 
 def test_paired_test_distinguishes_forty_explainers():
