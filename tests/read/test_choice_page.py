@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scored_cells import run_of
 
+from saliency_bench.read.analysis.sequential import ALIKE, ONE_LEFT
 from saliency_bench.read.report.choice_cards import cards_of
 from saliency_bench.read.report.choice_page import page_text, sentences
 from saliency_bench.read.report.plots import distribution_plot
@@ -37,7 +38,7 @@ CONTENT = {
         "metric": METRIC, "higher_is_better": True, "outcome": "method", "left": ["gradcam"], "by_sign": False,
         "unbeaten_baselines": [], "beat_baselines": ["gradcam"], "not_shown_to_beat": {"gradcam": []},
         "apart": ["gradcam"],
-        "images": 24, "clusters": 24, "ended": "one is left", "images_needed": None,
+        "images": 24, "clusters": 24, "ended": ONE_LEFT, "images_needed": None,
         "dropped": [{"name": "random", "clusters": 16, "wealth": 9.0, "behind": 0.31, "leader": "gradcam"},
                     {"name": "lime", "clusters": 24, "wealth": 5.0, "behind": 0.12, "leader": "gradcam"}],
         "later": {"gradcam": result(0.9), "random": result(0.4, 0.5)},
@@ -49,6 +50,17 @@ CONTENT = {
     "checks": {"gradcam": {"verdict": "depends", "similarity": 0.1, "low": 0.0, "high": 0.2, "n": 16,
                            "class_sensitivity": -0.4}},
 }  # fmt: skip
+
+
+RUN = run_of({"gradcam": np.ones(4), "random": np.zeros(4)}, metric=METRIC, summary={
+    "model": {"accuracy": {"value": 0.9, "low": 0.8, "high": 0.95, "n": 4, "clusters": 4}}})  # fmt: skip
+
+
+def test_reason_that_ended_the_race_decides_what_is_missing():
+    metric = CONTENT["metrics"][0] | {"ended": ALIKE, "left": ["gradcam", "lime"], "apart": ["gradcam", "lime"]}
+    page = page_text(CONTENT | {"metrics": [metric], "margin": 0.02}, RUN)
+    assert "gradcam leads none of the others by more than 0.02" in page
+    assert f"ended because {ALIKE}" in page
 
 
 def test_method_not_shown_to_beat_baselines_is_not_recommended():
@@ -86,8 +98,7 @@ def test_card_verdict_follows_from_metric_outcome(outcome, left, beat, recommend
 
 
 def test_page_shows_recommendation_evidence_and_settings():
-    summary = {"model": {"accuracy": {"value": 0.9, "low": 0.8, "high": 0.95, "n": 4, "clusters": 4}}}
-    page = page_text(CONTENT, run_of({"gradcam": np.ones(4), "random": np.zeros(4)}, metric=METRIC, summary=summary))
+    page = page_text(CONTENT, RUN)
     for text in (
         "For pointing at the object: gradcam (one pass per image).",
         "2 others are beaten by at least 0.12",

@@ -48,6 +48,9 @@ from saliency_bench.read.statistics.clusters import sums_by_cluster
 
 LEVEL = 0.05
 LEAST = 1e-9  # growth of log-wealth per cluster; smaller growth is ignored
+# Reasons that end a race, as stored in choice.json and shown on its page.
+ONE_LEFT, ALIKE = "only one explainer is left", "the remaining explainers are alike"
+NO_IMAGES, NO_TIME = "no more images may be used for the decision", "the time was up"
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from math import ceil
 from typing import Any
 
+from saliency_bench.read.analysis.sequential import ALIKE, NO_TIME, ONE_LEFT
 from saliency_bench.read.analysis.verdict import listed
 from saliency_bench.read.cell import RARE
 from saliency_bench.read.finished_run import Run
@@ -20,7 +21,6 @@ MOST_IMAGES = 1_000_000  # largest number of images that a sentence recommends
 PER_KIND = 2  # photographs in each of the groups best, worst and most disputed
 DOES_NOT_DEPEND = "does not depend"
 LABELS = {"centre": "the centre spot", "random": "random maps", "edges": "edge maps"}
-NO_TIME, ALIKE, ONE_LEFT = "the time was up", "those left are alike", "one is left"  # reasons that end a race
 
 
 def sentences(content: dict[str, Any]) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from saliency_bench.read.analysis.sequential import Dropped, Race
+from saliency_bench.read.analysis.sequential import ALIKE, NO_IMAGES, NO_TIME, ONE_LEFT, Dropped, Race
 from saliency_bench.read.cell import BEST_FROM, FEW
 from saliency_bench.read.statistics.clusters import Matched, cluster_codes
 from saliency_bench.read.statistics.intervals import Estimate, difference
@@ -21,8 +21,6 @@ FIRST, GROWTH = 8, 1.5  # number of images in the first round, and growth factor
 CHECKED = 16  # number of images on which maps are compared with maps of random weights
 RESERVED = 2  # number of candidates per metric for which time is reserved until there is a leader
 FINALISTS = 3  # number of methods per metric that are scored on held-out images
-ONE_LEFT, ALIKE = "one is left", "those left are alike"  # compared with the strings in read/report/choice_page.py
-NO_IMAGES, NO_TIME = "no more images may be used for the decision", "the time was up"
 HOPELESS = "there are too few images to separate the remaining candidates"
 HOPE = 2.0  # assumed limit, in standard errors, by which a true difference may exceed the observed difference
 NO_SCORES = "no candidate has scores"
