@@ -85,9 +85,12 @@ def save_figure(figure: Figure, folder: Path, name: str) -> str:
 
     Create the figure and call this function inside the same `rc_context(STYLE)`.
     """
-    for form in FORMS:
-        write_figure(figure, folder / f"{name}{form}")
-    return svg_text(figure)
+    svg = svg_text(figure)
+    write_text(folder / f"{name}.svg", svg)
+    figure.set_layout_engine("none")  # the other files have the same layout, which is slow to compute
+    for form in NO_DATES:
+        write_figure(figure, folder / f"{name}.{form}")
+    return svg
 
 
 def write_figure(figure: Figure, path: Path, tight: bool = True) -> None:
