@@ -96,7 +96,7 @@ def samples(
     centred: bool = False,
     seed: int = 0,
 ) -> Iterator[Job]:
-    """Yield one job per series, whose samples show its nodules and regions without a nodule.
+    """Yield one job per series; the samples of a job show nodules of the series, and regions without a nodule.
 
     Args:
         source: folder with the raw data.
