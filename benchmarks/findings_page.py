@@ -339,7 +339,7 @@ def iou(region: np.ndarray, mask: np.ndarray) -> float:
 
 
 def overlaps(values: np.ndarray, mask: np.ndarray) -> Iterator[tuple[str, float]]:
-    """Yield (interpretation, IoU of map and mask) for every region: of the object, and averaged with the background."""
+    """Yield (interpretation, IoU of map and mask) of every region: for the object, and averaged with the background."""
     for reading, region in regions(values).items():
         foreground = iou(region, mask)
         yield reading, foreground

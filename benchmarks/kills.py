@@ -1,4 +1,4 @@
-"""Kill commands by SIGKILL at any moment or fill the disk, restart, and compare the bytes with an undisturbed run.
+"""Kill commands with SIGKILL or fill the disk, then restart, and compare the bytes with an undisturbed run.
 
 example:
   python benchmarks/kills.py

@@ -160,7 +160,7 @@ def hits(values: np.ndarray, mask: np.ndarray) -> Iterator[tuple[str, float]]:
 
 
 def areas(classifier: Classifier, images: torch.Tensor, maps: dict[str, np.ndarray], count: int) -> Readings:
-    """Return the area under the insertion curve for each starting image, also divided by p of the image."""
+    """Return, for each starting image, the area under the insertion curve, and this area divided by p of the image."""
     with torch.no_grad():
         p = torch.softmax(classifier(images), dim=1).amax(dim=1).numpy()
     readings: Readings = {}

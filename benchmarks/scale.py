@@ -316,7 +316,7 @@ def generated(folder: Path, records: float, explainers: int = EXPLAINERS, metric
     """Create the run, run all stages and print their costs.
 
     Returns:
-        {stage: measurements}, including those of the files.
+        {stage: measurements}, including measurements of the files.
     """
     samples = samples_of(records, explainers, metrics)
     print(f"{explainers} explainers x {metrics} metrics x {samples:,} samples", flush=True)

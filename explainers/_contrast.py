@@ -36,13 +36,13 @@ def explained_score(classifier: Classifier, images: Images, target: Target, on: 
     if activation == "sigmoid":
         raise UserError(
             f"on=weighted needs mutually exclusive classes, but {classifier.id} has a sigmoid for each class; use "
-            "on=logit"
+            "use on=logit"
         )
     chosen = expand(target, logits) > 0
     if not (chosen.any(dim=1) & ~chosen.all(dim=1)).all():
         raise UserError(
-            "on=weighted needs a target with at least one class of positive weight and at least one other class; use "
-            "on=logit"
+            "on=weighted needs a target in which at least one class has a positive weight and at least one does not; "
+            "use on=logit"
         )
     inside, others = (logits.masked_fill(without, -torch.inf).logsumexp(dim=1) for without in (~chosen, chosen))
     odds = inside - others

@@ -36,7 +36,7 @@ def derivatives(classifier: Classifier, total: Tensor, inputs: Sequence[Tensor],
         if "inplace operation" not in str(error):
             raise
         raise UserError(
-            f"{classifier.id} changes values in place (such as with += or relu_) that its gradient needs; use an "
+            f"{classifier.id} overwrites values that its gradient needs (for example with += or relu_); use an "
             "explainer that needs no gradient, such as rise"
         ) from error
     gradients = [gradient for gradient in parts if gradient is not None]
@@ -49,7 +49,7 @@ def cut(network: str) -> UserError:
     """Return the error for a network that blocks the gradient."""
     return UserError(
         f"the gradient is cut inside {network} (its forward disables gradients or detaches a tensor); use an explainer "
-        "that needs only outputs, such as rise, or attention or rollout for a vision transformer"
+        "that needs only outputs, such as rise, or, for a vision transformer, attention or rollout"
     )
 
 

@@ -109,7 +109,7 @@ def read(file: Path, model: str, log: BuildLog) -> dict[Pair, str]:
             if (entry.get("model"), entry.get("prompt")) == (model, WORDING):
                 replies[pair] = reply
         except (ValueError, KeyError, TypeError, RecursionError):
-            log.remark(file.name, f"line {number} is not a reply of a language model and is skipped")
+            log.remark(file.name, f"line {number} is not a reply from a language model and is skipped")
     return replies
 
 
@@ -120,9 +120,9 @@ def _client(file: Path, service: Service, count: int):
     if token is None and (not service.server or service.token):
         wanted = service.token or ("OPENAI_API_KEY" if service.of_openai else "HF_TOKEN")
         raise UserError(
-            f"{count} replies of {service.model} are not in {file}, and there is no token to request them; set {wanted}"
-            f"{'' if service.of_openai else ' or log in with `hf auth login`'}, or add the replies to this file "
-            "(or use your own server with --server, or keep every pair with --no-ask)"
+            f"{count} replies of {service.model} are missing from {file}, and there is no token to request them; set "
+            f"{wanted}{'' if service.of_openai else ' or log in with `hf auth login`'}, add the replies to this file, "
+            "use your own server with --server, or keep every pair with --no-ask"
         )
     if address:
         _check_address(address, token)
@@ -212,5 +212,5 @@ def _yes(pair: Pair, reply: str, log: BuildLog) -> bool:
     """Return whether a reply is yes, and log a reply that is neither yes nor no."""
     word = "".join(c for c in reply.casefold().partition("\n")[0] if c.isalpha() or c == " ").split()
     if word[:1] not in (["yes"], ["no"]):
-        log.remark(pair[1], f"the language model replied {reply[:60]!r}, which is treated as no")
+        log.remark(pair[1], f"the language model replied {reply[:60]!r}, which is treated as 'no'")
     return word[:1] == ["yes"]

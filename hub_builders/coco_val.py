@@ -64,7 +64,9 @@ def samples(
         seed: seed for drawing images and for the split into train and validation.
     """
     if year not in (2017, 2014) or train_images < 0:
-        raise UserError("coco-val: year must be 2017 or 2014, and train_images must be 0 or more")
+        raise UserError(
+            f"coco-val: year must be 2017 or 2014, and train_images must be 0 or more; got {year} and {train_images}"
+        )
     training = with_training("coco-val", parts)
     root = _coco.root_of(source, "coco-val")
     _coco.splits_of(root, ("instances",), f"val{year}")

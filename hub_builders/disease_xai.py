@@ -96,7 +96,7 @@ def samples(
     centred: bool = False,
     seed: int = 0,
 ) -> Iterator[Job]:
-    """Yield one job per series, whose samples show its nodules and regions without a nodule.
+    """Yield one job per series; the samples of a job show nodules of the series, and regions without a nodule.
 
     Args:
         source: folder with the raw data.
@@ -107,7 +107,10 @@ def samples(
         seed: seed for the positions of the squares.
     """
     if not 1 <= min_readers <= 4 or not 5 <= crop_mm <= 500:
-        raise UserError("disease-xai: min_readers must be 1 to 4, and crop_mm must be 5 to 500 millimetres")
+        raise UserError(
+            "disease-xai: min_readers must be 1 to 4, and crop_mm must be 5 to 500 millimetres; "
+            f"got {min_readers} and {crop_mm}"
+        )
     root = needed(source, "disease-xai", HOME)
     series, patients = series_of(root, log), patients_of(root)
     readings = files_below(root, ".xml")

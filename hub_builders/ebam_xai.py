@@ -128,7 +128,9 @@ def samples(
         seed: seed for drawing pairs, sizes and positions.
     """
     if min(least, least_pixels, per_pair) < 1:
-        raise UserError("ebam-xai: least, least_pixels and per_pair must be at least 1")
+        raise UserError(
+            f"ebam-xai: least, least_pixels and per_pair must be at least 1; got {least}, {least_pixels} and {per_pair}"
+        )
     stock = stock_of(source, log, detector, least, least_pixels, seed)
     objects, scenes = stock.classes("object"), stock.classes("scene")
     log.expected = len(objects) * len(scenes) * per_pair

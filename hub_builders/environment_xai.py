@@ -70,7 +70,7 @@ def samples(
         seed: seed for drawing images.
     """
     if per_class < 0:
-        raise UserError("environment-xai: per_class must be 0 or more")
+        raise UserError(f"environment-xai: per_class must be 0 or more; got {per_class}")
     root = needed(source, "environment-xai", f"{_places.HOME}, or {_release.HOME}")
     if release := _release.root_in(root):
         yield from _release.jobs(release, log, ALIASES)

@@ -180,7 +180,7 @@ def _in_folders(images: Path, names: list[str], ids: dict[str, str], log: BuildL
             rows[name] = FolderRow(folders[1], _own.split_of(f"{folders[0]}/")) if in_splits else FolderRow(folders[0])
     if no_classes := sorted({row.label for row in rows.values() if row.label.lower() in NO_CLASSES}):
         raise UserError(
-            f"{images} has folders named {no_classes[0]}, which is usually not a class; pass the folder that contains "
+            f"{images} has a folder named {no_classes[0]}, which is usually not a class; pass the folder that contains "
             "the class folders as --images and the folder of the masks as --masks, or pass --labels CSV with the "
             "columns image and label"
         )

@@ -100,7 +100,9 @@ def samples(
         seed: seed for drawing images and for the split into train and validation.
     """
     if per_class < 0 or train_per_class < 0:
-        raise UserError("food-101: per_class and train_per_class must be 0 or more")
+        raise UserError(
+            f"food-101: per_class and train_per_class must be 0 or more; got {per_class} and {train_per_class}"
+        )
     splits = {"test": per_class} | ({"train": train_per_class} if with_training("food-101", parts) else {})
     root = base_of(needed(source, "food-101", HOME), "images", "meta")
     part(root, "images/", HOME)

@@ -84,7 +84,10 @@ def samples(
         seed: seed for drawing images.
     """
     if not 0 <= min_area < 1 or per_class < 0:
-        raise UserError("gender-xai: min_area must be from 0 to 1, and per_class must be 0 or more")
+        raise UserError(
+            "gender-xai: min_area must be at least 0 and less than 1, and per_class must be 0 or more; "
+            f"got {min_area} and {per_class}"
+        )
     root = needed(source, "gender-xai", f"{_coco.HOME}, or {_release.HOME}")
     if release := _release.root_in(root):
         for job in _release.jobs(release, log, ALIASES):

@@ -83,7 +83,7 @@ def samples(
     """
     training = with_training("imagenet-val", parts)
     if train_per_class < 0:
-        raise UserError("imagenet-val: train_per_class must be 0 or more")
+        raise UserError(f"imagenet-val: train_per_class must be 0 or more; got {train_per_class}")
     root = root_of(source, "imagenet-val")
     names = classes_of(root)
     log.classes = {"label": list(names.values())}

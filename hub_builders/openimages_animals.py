@@ -99,7 +99,8 @@ def samples(
     """
     if kinds < 1 or min(per_class, train_per_class) < 0:
         raise UserError(
-            "openimages-animals: kinds must be 1 or more, and per_class and train_per_class must be 0 or more"
+            "openimages-animals: kinds must be 1 or more, and per_class and train_per_class must be 0 or more; "
+            f"got {kinds}, {per_class} and {train_per_class}"
         )
     training = with_training("openimages-animals", parts)
     root = base_of(needed(source, "openimages-animals", HOME), HIERARCHY)

@@ -83,14 +83,17 @@ def samples(
         seed: seed for the split into train and validation.
     """
     if year not in EVALUATED or lists not in _voc.LISTS:
-        raise UserError("voc-val: year must be 2012 or 2007, and lists must be 'segmentation' or 'detection'")
+        raise UserError(
+            "voc-val: year must be 2012 or 2007, and lists must be 'segmentation' or 'detection'; "
+            f"got {year} and {lists!r}"
+        )
     without = _multilabel.dropped("voc-val", classes, drop, _voc.CLASSES)
     training = with_training("voc-val", parts)
     root = _voc.root_of(source, "voc-val", lists, year)
     splits = _voc.listed(root, log, lists, EVALUATED[year] + TRAINED_ON[year])
     if not set(splits.values()) & set(EVALUATED[year]):
         raise UserError(
-            f"{root} has no images in the list {EVALUATED[year][0]}.txt of {lists}; download the source again and "
+            f"{root} has no images for the list {EVALUATED[year][0]}.txt of {lists}; download the source again and "
             f"unpack it: {_voc.HOME}"
         )
     names = sorted(name for name in splits if training or splits[name] in EVALUATED[year])

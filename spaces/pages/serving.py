@@ -92,13 +92,13 @@ def application(
 
     def example(request: Request) -> Response:
         if (picture := introduction.pictures.get(request.path_params["name"])) is None:
-            return refusal(404, "this picture does not exist")
+            return refusal(404, "this image does not exist")
         return FileResponse(picture.path, media_type=picture.media, headers=SAFE | {"Cache-Control": "max-age=86400"})
 
     bodies, of_strangers = Bodies(largest, max(2 * largest, LARGEST_OF_ALL)), Bodies(LARGEST, LARGEST_OF_ALL)
 
     async def join(request: Request) -> Response:
-        """Add a person who agrees to the consent, and return the key."""
+        """Add a person who has given consent, and return the key."""
         agreed = request.headers.get("x-consent", "")
         async with of_strangers.read(request) as sent:
             if not await run_in_threadpool(study.may_join, sent.get("request")):

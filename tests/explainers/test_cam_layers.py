@@ -509,7 +509,7 @@ def test_gradient_explainers_reject_in_place_changes():
     classifier = made(overwritten, {"a": body, "b": further})
     assert fitting(classifier, PICTURES)[0] == "rise"
     for method in ("gradient", "gradcam:layer=a.0", "iia:layer=a.0,steps=1"):
-        refused("changes values in place .*rise", load_explainer(method), classifier, PICTURES, TARGET)
+        refused("overwrites values .*rise", load_explainer(method), classifier, PICTURES, TARGET)
 
 
 def two_stems(net, x):

@@ -157,7 +157,7 @@ def test_replies_of_other_models_and_prompts_are_ignored(source, service):
     samples, log = built(source, model="m")
     assert "t1" in samples
     assert [remark["text"] for remark in log.remarks if remark["id"] != action_xai.ANNOTATIONS] == [
-        f"line {number} is not a reply of a language model and is skipped" for number in (3, 4)
+        f"line {number} is not a reply from a language model and is skipped" for number in (3, 4)
     ]
     asked = len(service)
     built(source, model="m")  # the line that was cut off by a kill does not hide the next answer

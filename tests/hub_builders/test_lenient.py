@@ -69,7 +69,7 @@ def test_lists_with_byte_order_mark_are_accepted(example, tmp_path, name):
 def test_several_copies_of_a_source_are_rejected(tmp_path):
     for name in ("a", "b"):
         _examples.write("pet-xai", tmp_path / name, 2, 32)
-    refused(r"several copies: .*/a, .*/b; pass one", lambda: list(pet_xai.samples(tmp_path, BuildLog())))
+    refused(r"several copies of the data: .*/a, .*/b; pass one", lambda: list(pet_xai.samples(tmp_path, BuildLog())))
     assert list(pet_xai.samples(tmp_path / "a", BuildLog()))
 
 

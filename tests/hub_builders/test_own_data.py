@@ -186,7 +186,7 @@ def test_invalid_sources_and_options_are_rejected(tmp_path, options, words):
 def test_layout_folders_are_not_classes(tmp_path, names):
     for name in names:
         picture(tmp_path / "images" / name)
-    refused(f"has folders named {names[0].split('/')[-2]}, which is usually not a class", built, tmp_path)
+    refused(f"has a folder named {names[0].split('/')[-2]}, which is usually not a class", built, tmp_path)
 
 
 def test_command_reports_masks_and_accepts_foreground(tmp_path, capsys):
