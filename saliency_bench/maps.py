@@ -100,7 +100,9 @@ def read_pair(maps: Any, masks: Any) -> tuple[np.ndarray, np.ndarray]:
     """
     values, inside = read_maps(maps), read_masks(masks)
     if values.shape != inside.shape:
-        raise ValueError(f"maps have shape {values.shape} but masks {inside.shape}; the shapes must be equal")
+        raise ValueError(
+            f"maps have shape {values.shape} but masks have shape {inside.shape}; the shapes must be equal"
+        )
     return values, inside
 
 

@@ -139,8 +139,8 @@ def choose_known(
     if len(drawn) < count:
         names = " and ".join(["honeypots"] * bool(honeypots) + ["practice images"] * bool(practice))
         raise UserError(
-            f"{count} {names} need images with a mask, but the dataset has {len(drawn)} such images; `saliency-bench "
-            f"build folder --images DIR --masks DIR` adds your masks"
+            f"{count} {names} need images with a mask, but the dataset has {len(drawn)} such images; to add your own "
+            "masks, run `saliency-bench build folder --images DIR --masks DIR`"
         )
     return sorted(drawn[:honeypots]), drawn[honeypots:count]
 
