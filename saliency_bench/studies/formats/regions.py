@@ -263,7 +263,7 @@ def folder_name(person: str) -> str:
 
 
 def file_stem(image_id: str) -> str:
-    """Return the stem of an image's file names: the id without file extension, with "/" replaced by "_".
+    """Return the stem of an image's file names: the id without its file extension, with "/" replaced by "_".
 
     Raises:
         UserError: The result is not a valid file name.
