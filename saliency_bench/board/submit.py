@@ -351,7 +351,7 @@ def plan(
     except UserError as error:
         if not (dry_run and failures.is_network_error(error)):
             raise
-        rights = client.Rights(None, "not compared with the board, write access not checked: the Hub cannot be reached")
+        rights = client.Rights(None, "not compared with the board, rights not checked: the Hub cannot be reached")
         proposed = SubmissionPlan(
             repo, private, False, False, rights, submission, submission.result.cells, [], [], maps, api=api
         )
@@ -423,7 +423,7 @@ def _rights(account: client.Account | None, repo: str, info: DatasetInfo | None)
     repository.
     """
     if account is None:
-        return client.Rights(None, "write access not checked: you are not logged in")
+        return client.Rights(None, "your rights were not checked: you are not logged in")
     if account.read_only:
         return client.Rights(False, f"{account.name} may not submit to {repo} {client.READ_ONLY}")
     refusal = account.refusal(repo)

@@ -85,7 +85,7 @@ function showDays() {
   const days = Object.entries(state["by day"]);
   const most = Math.max(1, ...days.map(([, count]) => count));
   const time = days.length > 1 ? `${days[0][0]} to ${days.at(-1)[0]}` : days[0]?.[0];
-  $("daysText").textContent = time ? `Answers by day, ${time}; maximum: ${number(most)} a day` : "";
+  $("daysText").textContent = time ? `Answers by day, ${time}, at most ${number(most)}` : "";
   $("days").replaceChildren(...days.map(([day, count]) => {
     const item = element("li");
     const stick = element("span", "", "stick");
@@ -172,7 +172,7 @@ async function look(tries = 0) {
     timer = setTimeout(look, EVERY);
   } catch (error) {
     if (error instanceof Refused && [401, 403].includes(error.status)) return say("This is not the owner's link. To print the owner's link, start saliency-bench with --owner.");
-    say(`The server does not respond (${error.message}). Trying again.`);
+    say(`The study does not respond (${error.message}). Trying again.`);
     timer = setTimeout(() => look(tries + 1), backoff(tries));
   }
 }

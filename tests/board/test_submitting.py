@@ -263,7 +263,7 @@ def test_dry_run_sends_nothing_and_needs_no_login(hub, here, run, capsys):
     shown = said(capsys, ["submit", str(run), "--dry-run"])
     assert "create the public dataset saliency-bench/results" in shown
     assert "licence: cc-by-4.0, to which you agree by submitting" in shown
-    assert "  write access not checked: you are not logged in\n" in shown
+    assert "  your rights were not checked: you are not logged in\n" in shown
     assert "records.parquet" in shown
     assert shown.endswith("dry run: nothing was sent\n")
     told = json.loads(said(capsys, ["push", "results", str(run), "--dry-run", "--json"]))
@@ -380,7 +380,7 @@ def test_submit_without_network_gives_one_line(here, run, capsys, monkeypatch, h
     for user in (FOUNDER, None):
         here(user)
         shown = said(capsys, ["submit", str(run), "--dry-run"])
-        assert "  not compared with the board, write access not checked: the Hub cannot be reached\n" in shown
+        assert "  not compared with the board, rights not checked: the Hub cannot be reached\n" in shown
         assert "random by saliency_miou: 0." in shown
 
 
