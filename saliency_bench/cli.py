@@ -191,7 +191,7 @@ def _kept(command: str, argv: list[str]) -> str:
     out = Path(parser.parse_known_args(argv)[0].out).absolute()
     if pattern and not any(out.parent.glob(pattern.format(out=glob.escape(out.name)))):
         kept = ""
-    return f"{kept} are kept; resume with" if kept else "nothing is half-written; start again with"
+    return f"{kept} are kept; resume with" if kept else "no file is half-written; start again with"
 
 
 def overview() -> str:

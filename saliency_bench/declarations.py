@@ -302,7 +302,7 @@ def check_call(name: str, explainer: Callable[..., Any], *, is_whole: bool = Tru
         bind(*given, **{"seeds": []} if "seeds" in takes.parameters else {})
     except TypeError as error:
         is_metric = SCORED & set(takes.parameters)
-        fix = "pass a metric as a metric, not as an explainer" if is_metric else error
+        fix = "if it is a metric, pass it as a metric" if is_metric else error
         raise UserError(f"{must}; it takes {takes}: {fix}") from error
 
 
@@ -332,7 +332,7 @@ def inputs_of(name: str, function: Callable[..., Any]) -> tuple[str, ...]:
         )
     named = tuple(p.name for p in inputs)
     if not SCORED & set(named):
-        fix = "; pass an explainer as an explainer, not as a metric" * (named == ("classifier", "images", "target"))
+        fix = "; if it is an explainer, pass it as an explainer" * (named == ("classifier", "images", "target"))
         raise UserError(f"metric {name} has only the inputs {', '.join(named)}; add `maps`, `curves` or `explain`{fix}")
     return named
 

@@ -100,7 +100,9 @@ def read_pair(maps: Any, masks: Any) -> tuple[np.ndarray, np.ndarray]:
     """
     values, inside = read_maps(maps), read_masks(masks)
     if values.shape != inside.shape:
-        raise ValueError(f"maps have shape {values.shape} but masks {inside.shape}; the shapes must be equal")
+        raise ValueError(
+            f"maps have shape {values.shape} but masks have shape {inside.shape}; the shapes must be equal"
+        )
     return values, inside
 
 
@@ -183,7 +185,8 @@ def reliability(even: np.ndarray, odd: np.ndarray) -> np.ndarray:
         odd: Maps of the other half, of shape (B, H, W).
 
     Returns:
-        Reliabilities in [0, 1], float64 (B,): 0 if the halves have a negative correlation, NaN if a half is constant.
+        Reliabilities in [0, 1], float64 (B,): 0 if the halves have a negative correlation, and NaN if a half is
+        constant.
     """
     rows = [maps.reshape(len(maps), -1).astype(np.float64) for maps in (even, odd)]
     centred = [values - values.mean(axis=1, keepdims=True) for values in rows]

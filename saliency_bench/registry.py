@@ -236,7 +236,7 @@ def version_of(kind: str, name: str, version: int) -> int | str:
     """Return the version of an item as it is used in identities.
 
     For an item from another package, this version includes the name and version of the package and a hash of the item's
-    source, because an edit may change numbers even if the version is not increased.
+    source, because an edit may change numbers even if the declared version stays the same.
     """
     if name not in _added(kind):
         return version
@@ -245,7 +245,7 @@ def version_of(kind: str, name: str, version: int) -> int | str:
 
 @cache
 def _code_of(module: str) -> str:
-    """Return the hash of the source of an item. It is cached, because later edits do not change the imported code."""
+    """Return the hash of an item's source. The hash is cached, because later edits do not change the imported code."""
     from saliency_bench.utils.source_code import package_code  # slow to import, and not needed to list names
 
     return package_code(module)

@@ -124,7 +124,7 @@ class RunSpec(BaseModel):
     target: str = _setting(
         "target of the maps: label, predicted, contrast:second (the predicted class against the runner-up of its "
         "group), predicted-by:MODEL (the class that another model predicts; MODEL may be the folder of its run), or a "
-        "CSV file with image_id,target[,against]",
+        "CSV file with the columns image_id,target[,against]",
         "label",
         path=True,
         group="classes",
@@ -144,14 +144,15 @@ class RunSpec(BaseModel):
     )
     label_map: str | PythonObject | None = _setting(
         "JSON file {dataset class: model class or list of classes} for class names that differ, or one of the "
-        "built-in maps coco_to_imagenet, pets_to_imagenet, photos_to_imagenet, voc_to_imagenet",
+        "built-in mappings coco_to_imagenet, pets_to_imagenet, photos_to_imagenet, voc_to_imagenet",
         None,
         metavar="FILE",
         path=True,
         group="classes",
     )
     groups: str | PythonObject | None = _setting(
-        "groups of the model's classes: JSON file {group: [class, ...]} or CSV file with class,group; groups for "
+        "groups of the model's classes: JSON file {group: [class, ...]} or CSV file with the columns class,group; "
+        "groups for "
         "ImageNet, pets, VOC and shapes are built in",
         None,
         metavar="FILE",
@@ -187,7 +188,8 @@ class RunSpec(BaseModel):
         group="samples",
     )
     mask_values: tuple[str, ...] | None = _setting(
-        "mask values of the object: values (1), a value and all higher values (128+), colours ('#ff0000' or "
+        "mask values that mark the object: single values (1), a value and all higher values (128+), colours "
+        "('#ff0000' or "
         "255,0,0), nonzero, or alpha (default: masks contain 0 and one other value)",
         None,
         metavar="VALUE",
@@ -214,8 +216,8 @@ class RunSpec(BaseModel):
         "use a memory layout in which many networks run faster", None, group="computation"
     )
     compile: bool | None = _setting(
-        "compile the network with torch.compile for methods that use only its outputs, which is faster after a few "
-        "seconds; needs a compiler",
+        "compile the network with torch.compile for methods that use only its outputs (faster after the first "
+        "seconds; needs a compiler)",
         None,
         group="computation",
     )

@@ -6,7 +6,7 @@ Maps     Float (B, H, W): finite, signed, higher = more evidence for the target
 Masks    Bool  (B, H, W): the ground truth in the prepared frame
 Scores   Float (B,): one number per sample, NaN where undefined
 On       quantity to which a target's weights apply: "logit" or "probability"
-OnWeighted  same as On, or "weighted": the weighted contrast of Wang and Wang (2022), see `explainers/_contrast.py`
+OnWeighted  same as On, or "weighted": the weighted contrast of Wang and Wang (2022) in `explainers/_contrast.py`
 """
 
 from collections.abc import Collection, Sequence

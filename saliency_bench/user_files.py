@@ -92,7 +92,7 @@ def _imported(path: Path) -> ModuleType:
     if (known := sys.modules.get(name)) is not None:
         if (file := getattr(known, "__file__", None)) is None or Path(file).resolve() != path:
             raise UserError(
-                f"{path.name} has the name of the module {name}, which is already imported; rename the file"
+                f"{path.name} has the same name as the module {name}, which is already imported; rename the file"
             )
         return known
     if str(path.parent) not in sys.path:

@@ -80,7 +80,7 @@ def build(
             core.
         license: Licence of your own data in the Hub's spelling ("cc-by-4.0"), or None if not stated.
         title: Name of your own data in the card and in reports.
-        **options: Options of the builder, see `saliency-bench build NAME --help`.
+        **options: Options of the builder; see `saliency-bench build NAME --help`.
 
     Raises:
         UserError: A name or option is unknown, a source is missing, or `out` exists.

@@ -41,7 +41,10 @@ def check_images(dataset: Dataset, name: str) -> None:
             ".cast_column('image', datasets.Image())"
         )
     if not isinstance(kind, Image):
-        raise UserError(f'{name} has no column "image" with images; its columns are: {", ".join(dataset.features)}')
+        raise UserError(
+            f'{name} has no column "image" with images, only the columns {", ".join(dataset.features)}; rename the '
+            f'column with the images to "image"'
+        )
 
 
 def content_of(dataset: Dataset) -> tuple[str, list[str]]:

@@ -92,7 +92,10 @@ def join_masks(rows: Dataset, kept: Path, split: str, repo: str | None = None) -
     build_report = read_report(kept)
     # A copy with other labels, published by someone else, is a different dataset. Its attempts are counted separately.
     if repo is not None and (owner := str(build_report.get(MASKS_OF, repo))).casefold() != repo.casefold():
-        raise UserError(f"the hidden masks belong to {owner}; they cannot be used to score maps of {repo}")
+        raise UserError(
+            f"the hidden masks belong to {owner}, so they cannot be used to score maps of {repo}; pass the hidden "
+            f"masks of {repo}"
+        )
     if split not in build_report.get("splits", {}):
         raise UserError(
             f"{kept} contains no masks of the split {split}; pass the private repository that `saliency-bench push "
@@ -111,7 +114,7 @@ def join_masks(rows: Dataset, kept: Path, split: str, repo: str | None = None) -
                 "published images"
             )
     if len(notes) != len(ids):
-        raise UserError(f"the hidden masks are for {len(notes)} images, but the published split has {len(ids)}")
+        raise UserError(f"the hidden masks are for {len(notes)} images, but the published split has {len(ids)} images")
     for column, kind in features.items():
         if column in SHOWN or column.endswith("_sha256"):
             continue

@@ -221,7 +221,7 @@ def _cached(commit: Commit, config: str | None) -> DatasetBuilder:
     wanted = config or ("default" if "default" in configs or len(configs) != 1 else configs[0])
     if wanted not in configs:
         raise UserError(
-            f"the Hub cannot be reached for {commit.repo}, and the cache does not contain the complete commit "
-            f"{commit.sha}; try again when the Hub is reachable"
+            f"the Hub cannot be reached to download {commit.repo}, and the cache does not contain all files of the "
+            f"commit {commit.sha}; try again when the Hub is reachable"
         )
     return Cache(repo_id=commit.repo, dataset_name=camelcase_to_snakecase(name), config_name=wanted, hash=commit.sha)

@@ -175,7 +175,7 @@ class FoundDataset:
             if (other := same_split(split, error.known)) is None or other == split:
                 raise
         rows = self._load(other)
-        _complain_once(f"{self.text} has no split {split}; its split {other} is used")
+        _complain_once(f"{self.text} has no split {split}, so its split {other} is used")
         return rows, other
 
     def _load(self, split: str) -> Dataset:
@@ -214,7 +214,7 @@ class FoundDataset:
             if split != "test" or error.known != ["train"]:
                 raise
         rows = self.load("train")
-        _complain_once(f"{self.text} has no split test; its only split, train, is used")
+        _complain_once(f"{self.text} has no split test, so its only split, train, is used")
         return rows, "train"
 
     def _report(self) -> dict[str, Any]:
@@ -359,7 +359,7 @@ def class_names(dataset: Dataset) -> list[str]:
     """
     kind = dataset.features.get("label")
     if not isinstance(kind, ClassLabel):
-        raise UserError('the dataset has no column "label" with class names; cast it to datasets.ClassLabel')
+        raise UserError('the dataset has no column "label" with class names; cast the labels to datasets.ClassLabel')
     return list(kind.names)
 
 

@@ -112,7 +112,10 @@ def check_files(builder: DatasetBuilder, name: str, root: str) -> None:
     """
     for file in (file for files in (builder.config.data_files or {}).values() for file in files):
         if not (file.startswith(f"{root}/") if "://" in root else _inside(file, Path(root))):
-            raise UserError(f"{name} refers to {file}, which is outside this folder; remove this path from the dataset")
+            raise UserError(
+                f"{name} refers to {file}, which is outside the folder of the dataset; remove this path from the "
+                "dataset"
+            )
         if PurePosixPath(file).suffix.lower() not in READ:
             raise UserError(
                 f"{name} has its data in {PurePosixPath(file).name}, which is not read; use tables "

@@ -151,7 +151,7 @@ def check_never_shown(repo: str, split: str, api: HfApi) -> None:
         if files and published_report(repo, commit, api).get(HIDDEN) != split:
             raise UserError(
                 f"commit {commit[:12]} of {repo} was published without hiding the masks of {split}, so others may "
-                "already have them; use images that were never published, and another --name"
+                "already have them; use images that were never published, and a different --name"
             )
 
 

@@ -232,7 +232,8 @@ def _evaluation(repo: str, log: dict, folder: Path, run: Run | None, api: HfApi)
     dataset = log["dataset"]
     if dataset["repo"] is None:
         raise UserError(
-            f"--eval-results needs a dataset on the Hub, but {folder} was trained on a local {dataset['name']}, and "
+            f"--eval-results needs a dataset on the Hub, but {folder} was trained on a local copy of "
+            f"{dataset['name']}, and "
             "no dataset with the same training images is published; push the dataset first"
         )
     entries = [accuracy_entry(repo, log, _accuracy(log))]

@@ -52,5 +52,5 @@ def _published(folder: Path) -> dict[str, str | None]:
     path = folder / PUBLISHED
     content = read_json(path) if path.is_file() else {}
     if not isinstance(content, dict):
-        raise UserError(f"{path} is not valid; delete it if none of the repositories in it hides masks")
+        raise UserError(f"{path} is not valid; delete it if none of the repositories listed in it hides masks")
     return content

@@ -29,7 +29,7 @@ WHEEL = b"Wheel-Version: 1.0\nGenerator: saliency-bench\nRoot-Is-Purelib: true\n
 
 
 def package_files() -> dict[str, Path]:
-    """Return {path below site-packages: file} of the package with its plugins, as in an installation."""
+    """Return {path below site-packages: file} of the package with its plugins, laid out as in an installation."""
     roots = {"saliency_bench": [CORE]}
     roots |= {f"saliency_bench/{kind}": registry.folders(kind) for kind in registry.KINDS}
     return {

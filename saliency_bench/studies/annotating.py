@@ -64,11 +64,11 @@ def open_study(
         growing: Whether to add a new revision to the existing study (`growing.py`) if its settings or images differ. If
             False, a difference is an error.
         **settings: Settings that differ from `DEFAULTS` or from the existing study. `annotators`: people per image.
-            `per_person`: maximum number of images per person, 0 for all. `only_missing`: whether to skip images that
-            have a mask. `honeypots`: number of honeypots. `honeypot_every`: images per honeypot. `practice`: number of
-            practice images. `practice_iou`: IoU that a practice answer must reach. `reviewers`: number of people who
-            must accept an answer. `seed`: seed of the order. `foreground`: which pixels of the dataset's masks belong
-            to the object, as for `read_mask`.
+            `per_person`: maximum number of images per person, or 0 for no limit. `only_missing`: whether to skip images
+            that have a mask. `honeypots`: number of honeypots. `honeypot_every`: images per honeypot. `practice`:
+            number of practice images. `practice_iou`: IoU that a practice answer must reach. `reviewers`: number of
+            people who must accept an answer. `seed`: seed of the order. `foreground`: which pixels of the dataset's
+            masks belong to the object, as for `read_mask`.
 
     Raises:
         UserError: Settings are invalid or differ from the existing study.
@@ -139,8 +139,8 @@ def choose_known(
     if len(drawn) < count:
         names = " and ".join(["honeypots"] * bool(honeypots) + ["practice images"] * bool(practice))
         raise UserError(
-            f"{count} {names} need images with a mask, but the dataset has {len(drawn)} such images; `saliency-bench "
-            f"build folder --images DIR --masks DIR` adds your masks"
+            f"{count} {names} need images with a mask, but the dataset has {len(drawn)} such images; to add your own "
+            "masks, run `saliency-bench build folder --images DIR --masks DIR`"
         )
     return sorted(drawn[:honeypots]), drawn[honeypots:count]
 

@@ -71,8 +71,8 @@ def export(
         raise UserError(f"the study {annotating.study.name} has no masks to export")
     if any(entry.person.casefold() == CONSENSUS and entry.votes is None for entry in drawn):
         raise UserError(
-            f"the study {annotating.study.name} has a person called {CONSENSUS}, which is the name of the consensus "
-            f"mask; export the study with --without-people"
+            f"the study {annotating.study.name} has a person called {CONSENSUS}, but this name is reserved for the "
+            "consensus mask; export the study with --without-people"
         )
     writer.check(drawn)
     out.mkdir(0o700, parents=True)

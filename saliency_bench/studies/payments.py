@@ -58,7 +58,7 @@ def _verdicts(study: Study) -> Counter[tuple[str, str]]:
 
 
 def parameter_table(study: Study) -> tuple[tuple[str, ...], list[tuple]]:
-    """Return (header, rows) of the URL parameters in the link that each person opened, "" for missing values."""
+    """Return (header, rows) of the URL parameters in the link that each person opened, with "" for missing values."""
     of_people = study.parameters()
     names = sorted({name for values in of_people.values() for name in values})
     rows = [(person, *(values.get(name, "") for name in names)) for person, values in of_people.items()]

@@ -166,8 +166,8 @@ def run_images(
     chosen = {name: maps[name] for name in explainers or maps}
     if with_masks and HUMAN in chosen:
         raise UserError(
-            f"an explainer of this run is called {HUMAN}, which is the name of the masks; choose other explainers with "
-            "--explainers"
+            f"an explainer of this run is called {HUMAN}, but this name is reserved for the masks; choose different "
+            "explainers with --explainers"
         )
     manifest = read_manifest(folder)
     identity = manifest.identity

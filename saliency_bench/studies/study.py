@@ -406,7 +406,7 @@ class Study:
         if (
             type(answer) is not int or not 0 < answer < 2**31
         ):  # rejects True, which equals 1, and numbers that are too large for the database
-            raise UserError("answer must be the number of an answer")
+            raise UserError("answer must be an integer, the id of an answer")
         if verdict not in VERDICTS:
             raise UserError(f"verdict must be one of {', '.join(VERDICTS)}, not {verdict}")
         if len(comment) > LONGEST_COMMENT or "\0" in comment:

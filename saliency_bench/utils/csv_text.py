@@ -25,8 +25,8 @@ def csv_text(header: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
 class _CsvLines:
     """In-memory file for a csv writer that replaces the end of each line with a line feed.
 
-    A csv writer quotes cells that contain a carriage return only if its line terminator contains one too. The writer
-    therefore uses such a terminator, and this file replaces it.
+    A csv writer quotes a cell with a carriage return only if the writer's line terminator contains a carriage return.
+    The writer therefore uses such a terminator, and this file replaces it.
     """
 
     def __init__(self) -> None:

@@ -77,7 +77,8 @@ def _thread() -> Iterator[None]:
     """Pin the settings that torch keeps per thread."""
     if getattr(torch._C._functorch, "peek_interpreter_stack", lambda: None)() is not None:
         raise UserError(
-            "torch.func (vmap, grad, jvp ...) cannot transform the call of an explainer; call it outside the transform"
+            "torch.func (vmap, grad, jvp ...) cannot transform a call of an explainer; call the explainer outside the "
+            "transform"
         )
     with ExitStack() as inside:
         for kind in ("cpu", "cuda"):

@@ -226,7 +226,7 @@ def test_hidden_masks_are_joined_only_to_their_images(own_data, tmp_path):
     refused("differs from the image that the hidden masks were drawn on", join_masks, turned, kept, "test")
     (kept / REPORT).write_text(json.dumps(report | {"masks_of": PUBLIC}))
     assert len(join_masks(shown, kept, "test", PUBLIC.upper())) == 30
-    with pytest.raises(UserError, match=f"belong to {PUBLIC}; they cannot be used to score maps of mallory/things"):
+    with pytest.raises(UserError, match=f"belong to {PUBLIC}, so they cannot be used to score maps of mallory/things"):
         join_masks(shown, kept, "test", "mallory/things")  # a copy with other labels and separate attempts
     refused("contains no masks of the split train", join_masks, shown, kept, "train")
 

@@ -304,8 +304,8 @@ def test_invalid_maps_and_mismatched_inputs_are_rejected(load, name):
     says(load, name, "there is no sample to score|have shape", **given(name, np.zeros((0, 6, 7)), MASKS[:0], []))
     says(load, name, r"got \(0,\)", **given(name) | {"predictions": [], "references": []})
     if name in ALIGNMENT:
-        says(load, name, r"\(4, 6, 7\) but masks \(3, 6, 7\)", **given(name, masks=MASKS[:3]))
-        says(load, name, r"\(4, 6, 7\) but masks \(4, 6, 6\)", **given(name, masks=MASKS[:, :, :6]))
+        says(load, name, r"\(4, 6, 7\) but masks have shape \(3, 6, 7\)", **given(name, masks=MASKS[:3]))
+        says(load, name, r"\(4, 6, 7\) but masks have shape \(4, 6, 6\)", **given(name, masks=MASKS[:, :, :6]))
     else:
         says(load, name, "one class .* for each of the 4 maps", **given(name, labels=[0, 1, 2]))
         says(load, name, r"need images of shape \(4, 3, 6, 7\)", **given(name, images=images(3)))

@@ -133,7 +133,7 @@ def test_single_train_split_is_used_and_reported(kind, only_train, capsys):
     data._complain_once.cache_clear()
     assert str(sb.load_dataset(name).split) == "train"
     text = "the dataset" if kind == "rows" else name
-    line = f"saliency-bench: {text} has no split test; its only split, train, is used\n"
+    line = f"saliency-bench: {text} has no split test, so its only split, train, is used\n"
     assert capsys.readouterr().err == line
     sb.load_dataset(name, "train")
     assert capsys.readouterr().err == ""

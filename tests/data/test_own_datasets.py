@@ -182,7 +182,7 @@ def test_split_aliases_are_resolved_and_reported(asked, there, used, rows, tmp_p
     for data, name in ((splits, "the dataset"), (tmp_path, tmp_path)):
         found, split = find(data).load_usual(asked)
         assert (len(found), split) == (2, used)
-        assert f"{name} has no split {asked}; its split {used} is used" in capsys.readouterr().err
+        assert f"{name} has no split {asked}, so its split {used} is used" in capsys.readouterr().err
 
 
 def test_ambiguous_split_alias_is_rejected(rows):
@@ -253,7 +253,7 @@ def test_missing_columns_error_lists_available_columns(rows, run, capsys):
     refused(r'no column "label" \(it has: image, mask, kind\); .*--label-column', run,
             kinds.select_columns(["image", "mask", "kind"]))  # fmt: skip
     assert run(kinds, label_column="kind").cells[0].n == 6
-    refused('no column "image" with images; its columns are: picture, label, mask', run,
+    refused('no column "image" with images, only the columns picture, label, mask', run,
             rows.rename_column("image", "picture"))  # fmt: skip
     numbered = rows.remove_columns("label").add_column("label", [1, 0, 0, 1, 1, 0])
     refused(r"contains int64 without class names; add names with dataset\.cast_column", run, numbered)

@@ -107,7 +107,7 @@ def test_only_split_is_used_online_and_offline(here, away, capsys):
             leave()
         assert str(sb.load_dataset(REPO).split) == "train"
         refused(r"'dev'; known: train \(--split\)", sb.load_dataset, REPO, "dev")
-    assert capsys.readouterr().err.count(f"{REPO} has no split test; its only split, train, is used") == 1
+    assert capsys.readouterr().err.count(f"{REPO} has no split test, so its only split, train, is used") == 1
 
 
 @pytest.mark.slow
@@ -118,7 +118,7 @@ def test_incomplete_cached_copy_is_rejected(here, away, monkeypatch):
     here.fault("GET .*parquet", status=403, times=99)
     refused(REPO, sb.load_dataset, REPO)
     away()
-    refused(f"the cache does not contain the complete commit {later}", sb.load_dataset, REPO)
+    refused(f"the cache does not contain all files of the commit {later}", sb.load_dataset, REPO)
     assert len(sb.load_dataset(REPO, revision=commit)) == 1
 
 

@@ -454,7 +454,9 @@ def test_hub_errors_are_one_line(hub):
     ended("cannot be reached", api=gone)
     offline = publish(small(a="1"), api=gone, dry_run=True)
     assert "not compared with the Hub" in offline.plan.lines()[0]
-    assert offline.plan.lines()[-1] == "  write access not checked: the Hub cannot be reached, or the connection broke"
+    assert (
+        offline.plan.lines()[-1] == "  your rights were not checked: the Hub cannot be reached, or the connection broke"
+    )
 
 
 GUEST = User("guest", "hf_GuEsTsSeCrEtToKeN0123456789abcdef", orgs=("saliency-bench",), reads=("saliency-bench",))
@@ -484,14 +486,14 @@ def test_plan_states_write_access_if_known(hub, tmp_path):
         mine = Publication("dataset", "fine/small", {"a": b"1"}, "mit")
         assert publish(mine, api=other.api(FINE)).plan.as_dict()["may_write"] is True
     nobody = publish(own, api=HfApi(endpoint=hub.url, token=False), dry_run=True)
-    assert nobody.plan.lines()[-1] == "  write access not checked: you are not logged in"
+    assert nobody.plan.lines()[-1] == "  your rights were not checked: you are not logged in"
     assert nobody.as_dict()["may_write"] is None
     hub.fault("whoami", status=500, times=9, message=f"you sent {VISITOR.token}")
     done = publish(own, api=hub.api(VISITOR))  # the Hub decides
     assert done.changed
     assert (
         done.plan.lines()[-1]
-        == "  write access not checked: the Hub returned status 500 for visitor/small (you sent ***)"
+        == "  your rights were not checked: the Hub returned status 500 for visitor/small (you sent ***)"
     )
     assert publish(own, api=hub.api(VISITOR)).plan.rights is None  # nothing is sent, so rights are not checked
 

@@ -395,7 +395,7 @@ def test_label_studio_import_draws_every_region_type(tmp_path, kind):
     ({"points": [[1, 2, 3]] * 3, "polygonlabels": ["cat"]}, "a polygon is damaged"),
     (CAT | {"x": None}, "a rectangle is damaged"),
     ({"rle": [1, 2, 3], "brushlabels": ["cat"]}, "a brush mask is damaged"),
-    ({"imageDataURL": bitmask(BOX[:9]), "bitmasklabels": ["cat"]}, "does not have the size of the image"),
+    ({"imageDataURL": bitmask(BOX[:9]), "bitmasklabels": ["cat"]}, "does not have the same size as the image"),
     ({"imageDataURL": "data:image/png;base64,aaaa", "bitmasklabels": ["cat"]}, "a bitmask is damaged"),
     (None, "rotated by 90 degrees"), ({}, "no usable height"),
 ])  # fmt: skip
@@ -409,7 +409,7 @@ def test_image_with_undrawable_region_is_left_out_and_reported(tmp_path, value, 
     assert why in found.selection.left_out["p1"]
     counts = found.selection.counts()
     assert (counts["read"], counts["drawn"], counts["skipped"]) == (3, 1, {"of an image that was left out": 2})
-    refused("no mask that can be stored: image p1: ", imported, tmp_path, tasks[:1])
+    refused("no mask that can be stored .image p1: ", imported, tmp_path, tasks[:1])
 
 
 def test_regions_without_area_are_counted_but_not_drawn(tmp_path):
@@ -510,7 +510,7 @@ def coco_of(labels):
 
 
 @pytest.mark.parametrize(("images", "labels", "label", "message"), [
-    (CATS, ["object", "object"], "", r"class of its image \(cat\); its labels are object; set --label NAME"),
+    (CATS, ["object", "object"], "", r"class of its image \(cat\); its labels are object; set --label to"),
     (CATS, ["cat"], "dog", "no region labelled dog; its labels are cat"),
     (CATS, [None], "cat", "no region labelled cat; its regions have no labels; remove --label"),
     (Images({"p1": ""}), ["a", "b"], "", r"no classes, but .* several labels \(a, b\); set --label"),

@@ -117,10 +117,10 @@ def test_incompatible_signature_is_rejected(function, why):
 @pytest.mark.parametrize(("resolve", "given", "why"), [
     (as_explainer, sb.load_metric("saliency_miou"), "miou is a metric, not an explainer; pass it as a metric"),
     (as_explainer, sb.metric(higher_is_better=True)(lambda maps, masks: maps), "is a metric, not an explainer"),
-    (as_explainer, lambda maps, masks: maps, "pass a metric as a metric"),
+    (as_explainer, lambda maps, masks: maps, "if it is a metric, pass it as a metric"),
     (as_metric, sb.load_explainer("gradcam"), "gradcam is an explainer, not a metric; pass it as an explainer"),
     (as_metric, sb.explainer()(lambda classifier, images, target: images), "is an explainer, not a metric"),
-    (as_metric, lambda classifier, images, target: images, "pass an explainer as an explainer"),
+    (as_metric, lambda classifier, images, target: images, "if it is an explainer, pass it as an explainer"),
 ])  # fmt: skip
 def test_swapped_explainer_and_metric_are_rejected(resolve, given, why):
     refused(why, resolve, given)

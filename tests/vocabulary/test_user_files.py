@@ -84,7 +84,7 @@ def test_change_in_imported_file_changes_version(folder):
     ("none.py:bright", r"none.py cannot be read \(No such file or directory\)"),
     ("broken.py:f", r"broken.py cannot be imported: SyntaxError in broken.py, line 2: "),
     ("raises.py:f", r"raises.py cannot be imported: ZeroDivisionError"),
-    ("./json.py:f", r"json.py has the name of the module json, which is already imported; rename the file"),
+    ("./json.py:f", r"json.py has the same name as the module json, which is already imported; rename the file"),
     (".", "unknown"),
 ])  # fmt: skip
 def test_faulty_file_or_function_gives_one_line_error(folder, text, said, shapes, resnet, capsys):

@@ -140,7 +140,7 @@ def _outlines(parts: list[Any], height: int, width: int) -> Any:
 def _runs(segmentation: dict[str, Any], height: int, width: int) -> np.ndarray:
     counts: Any = segmentation.get("counts")
     if not isinstance(counts, list) and segmentation.get("size") != [height, width]:
-        raise UserError("a region does not have the size of the image; export the annotations again")
+        raise UserError("a region does not have the same size as the image; export the annotations again")
     counts = _counts(counts) if isinstance(counts, str) else counts
     return np.ascontiguousarray(mask_of(counts, width, height).T)
 

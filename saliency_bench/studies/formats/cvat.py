@@ -82,7 +82,7 @@ def read(path: Path, person: str, selection: PersonRegions | None = None) -> dic
         raise
     except (OSError, KeyError, *ERRORS) as error:
         raise UserError(
-            f"{path} cannot be read as CVAT for images 1.1 ({one_line(error)}); export the annotations again"
+            f"{path} cannot be read in the format CVAT for images 1.1 ({one_line(error)}); export the annotations again"
         ) from None
     if root.find("track") is not None:
         raise UserError(f"{path} contains the tracks of a video; export the annotations as CVAT for images 1.1")

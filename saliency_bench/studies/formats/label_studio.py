@@ -120,7 +120,9 @@ def decode(stream: Iterable[int], height: int, width: int) -> np.ndarray:
     Raises:
         UserError: The stream is damaged or has the wrong size.
     """
-    broken = UserError("a brush mask is damaged or does not have the size of the image; export the annotations again")
+    broken = UserError(
+        "a brush mask is damaged or does not have the same size as the image; export the annotations again"
+    )
     packed = np.array(list(stream))
     if packed.ndim != 1 or packed.dtype.kind not in "iu" or len(packed) < 8 or packed.min() < 0 or packed.max() > 255:
         raise broken
@@ -156,7 +158,8 @@ def read(path: Path, person: str, selection: PersonRegions | None = None) -> dic
         raise
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise UserError(
-            f"{path} cannot be read as Label Studio's JSON ({one_line(error)}); export the annotations again"
+            f"{path} cannot be read as a JSON export from Label Studio ({one_line(error)}); export the annotations "
+            "again"
         ) from None
     return masks_of(regions, person, path, selection)
 
@@ -204,7 +207,7 @@ def _images(task: dict[str, Any]) -> list[str]:
     if not named and task.get("file_upload"):
         named = [[str(task["file_upload"])]]
     if not named or not named[0]:
-        raise UserError("a task of Label Studio has no image in its data; export tasks with images")
+        raise UserError("a Label Studio task has no image in its data; export tasks with images")
     return named[0]
 
 
@@ -290,7 +293,7 @@ def _bitmask(address: str, height: int, width: int) -> np.ndarray:
     """Return the mask of a bitmask, that is, the pixels of a PNG that are not transparent."""
     alpha = np.asarray(decoded(b64decode(address.partition("base64,")[2])).convert("RGBA"))[..., 3] > 0
     if alpha.shape != (height, width):
-        raise UserError("a bitmask does not have the size of the image; export the annotations again")
+        raise UserError("a bitmask does not have the same size as the image; export the annotations again")
     return alpha
 
 

@@ -138,7 +138,7 @@ class PersonRegions:
             classes = sorted({str(name) for place in places.values() for name in place.units.values()})
             raise UserError(
                 f"{where} has no region whose label is the class of its image ({_list(classes)}); its labels are "
-                f"{_list(sorted(labels))}; set --label NAME"
+                f"{_list(sorted(labels))}; set --label to the label to import"
             )
         return self._draw(taken, where)
 
@@ -206,7 +206,7 @@ class PersonRegions:
                 self.left_out[regions[0].image_id] = str(error)
         if self.left_out and not masks:
             name, why = next(iter(self.left_out.items()))
-            raise UserError(f"{where} has no mask that can be stored: image {name[:100]}: {why}")
+            raise UserError(f"{where} has no mask that can be stored (image {name[:100]}: {why})")
         return masks
 
     def counts(self) -> dict[str, Any]:
@@ -263,7 +263,7 @@ def folder_name(person: str) -> str:
 
 
 def file_stem(image_id: str) -> str:
-    """Return the stem of an image's file names: the id without file extension, with "/" replaced by "_".
+    """Return the stem of an image's file names: the id without its file extension, with "/" replaced by "_".
 
     Raises:
         UserError: The result is not a valid file name.

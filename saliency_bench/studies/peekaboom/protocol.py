@@ -109,7 +109,7 @@ class PeekaboomQuestion:
         unit: Image and explainer.
         place: Position in the person's order.
         step: Number of answers so far.
-        tried: Labels chosen so far, None for "I don't know".
+        tried: Labels chosen so far, with None for "I don't know".
     """
 
     unit: str
