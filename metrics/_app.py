@@ -107,11 +107,11 @@ def read(classifier, picture, chosen):
 
 
 def asks():
-    """Return the names of the inputs of the metric's function, without the options."""
+    """Return the names of the required inputs of the metric's function."""
     path = HERE / "score.py"
     tree = ast.parse(path.read_text(encoding="utf-8")) if path.exists() else ast.Module([], [])
     signatures = [node.args for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == NAME]
-    return {argument.arg for arguments in signatures for argument in arguments.args}
+    return {argument.arg for known in signatures for argument in known.args[: len(known.args) - len(known.defaults)]}
 
 
 def example():
