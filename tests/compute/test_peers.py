@@ -171,11 +171,11 @@ CONVERT = r"convert it to an explainer with saliency_bench\.peers\."
     ("zennit.SimpleNamespace accepts no options when it is called; pass sign",
      lambda net: peers.zennit(SimpleNamespace(composite=None, model=net), sign=3)),
     ("unexpected keyword argument 'size'", lambda net: peers.quantus(lambda m, i, t, *, side=1: i, size=5)),
-    (f"explain is a function of quantus; {CONVERT}quantus", lambda net: sb.load_explainer(quantus.explain)),
-    ("explain is a function of quantus",
+    (f"explain is a function from quantus; {CONVERT}quantus", lambda net: sb.load_explainer(quantus.explain)),
+    ("explain is a function from quantus",
      lambda net: sb.load_explainer(partial(quantus.explain, method="Saliency"))),
-    ("Saliency is a class of captum", lambda net: sb.load_explainer(Saliency)),
-    (f"Saliency is an object of captum; {CONVERT}captum", lambda net: sb.load_explainer(Saliency(nn.ReLU()))),
+    ("Saliency is a class from captum", lambda net: sb.load_explainer(Saliency)),
+    (f"Saliency is an object from captum; {CONVERT}captum", lambda net: sb.load_explainer(Saliency(nn.ReLU()))),
 ])  # fmt: skip
 def test_wrong_objects_and_options_are_rejected(words, call, network):
     refused(words, call, network)

