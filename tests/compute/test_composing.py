@@ -75,6 +75,7 @@ def test_seed_reaches_inner_explainer(classifier, images):
 @pytest.mark.parametrize(("make", "words"), [
     (lambda: smoothed("gradcam", draws=0), "draws >= 1"),
     (lambda: smoothed("gradcam", sigma=-1), "sigma >= 0"),
+    (lambda: smoothed("gradcam", sigma=float("inf")), "finite sigma"),
     (lambda: smoothed("gradcam", sigma=float("nan")), "sigma >= 0"),
     (lambda: over_layers("rise", ["1"]), r"rise.*'layer'"),
     (lambda: over_layers("gradcam", []), "at least one layer"),

@@ -91,6 +91,7 @@ def test_page_has_pair_table_for_each_metric(folder, page):
     for column, pairs in explainer_pairs(read_run(folder)):
         assert f'<span title="{column.name}">{metric_title(column.name)}</span>: {PAIRS} pairs' in page
         assert all(one.image_id in page for pair in pairs for one in (*pair.ahead, *pair.behind))
+    assert metric_title("saliency_miou:threshold=0.3") == f"{metric_title('saliency_miou')}, threshold=0.3"
 
 
 def test_page_policy_allows_only_the_page_script(page):

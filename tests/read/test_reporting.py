@@ -316,6 +316,11 @@ def test_verdict_follows_difference_and_p_value(pairs, higher, words):
     assert any(re.search(rf"\b{words}\b", sentence) for sentence in verdict(told(pairs, higher)))
 
 
+def test_random_is_the_first_baseline():
+    run = told({("a", "centre"): (0.3, 0.01), ("a", "random"): (0.2, 0.01)})
+    assert [table[0].other for table in Verdict(run.cells, run.contrasts).against_baselines()] == ["random", "centre"]
+
+
 def test_verdict_on_all_metrics_is_unambiguous():
     """ "No difference on all metrics" could mean that there is a difference on some metrics."""
     sentences = verdict(told({("a", "random"): (0.1, 0.5)}, metrics=2))
