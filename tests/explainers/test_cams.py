@@ -98,7 +98,7 @@ def test_weighted_contrast_of_confident_network_is_not_flat():
                    for a, b in zip(ours, expected, strict=True)]  # fmt: skip
     assert min(correlation) > 0.9999
     refused("positive weight", explainer, classifier, images, -target)
-    refused("one other class", explainer, classifier, images, targets.group([0, 1, 2, 3], 4))
+    refused("at least one does not", explainer, classifier, images, targets.group([0, 1, 2, 3], 4))
     many = load_classifier(model, mean=(0.5,) * 3, std=(0.1,) * 3, device="cpu", layer="3", activation="sigmoid")
     refused("sigmoid", explainer, many, images, target)
 
