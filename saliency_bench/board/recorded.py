@@ -56,7 +56,7 @@ class Recorded:
         """{cell id: scores (n,) of the images}, NaN for an image without a score."""
         return {cell_id: outcome.scores for cell_id, outcome in self.outcomes.items()}
 
-    @property
+    @cached_property
     def scores(self) -> CellScores:
         """The scores of all cells."""
         return CellScores(self.ids, self.groups, self.values)
