@@ -49,7 +49,7 @@ class Manifest(BaseModel):
         dataset: Origin of the dataset in the latest call.
         model: Origin of the model in the latest call.
         class_names: Class names of the model, so that readers need not load the model; None if it has no names.
-        other: The other model, if any call used one. All later calls must then use the same model.
+        other: The other model, if any call used one. All later calls must then use the same other model.
         answers: {role of a network: logits for fixed images}, from the first call that used the network.
         network: {part of the model: hash}, as in `Classifier.hashes`.
         objects: Python objects used as explainers or metrics in any call.
@@ -78,7 +78,7 @@ class Manifest(BaseModel):
     def after(self, earlier: "Manifest | None") -> "Manifest":
         """Merge in the cells of an earlier call; for metrics in both calls, use the new range.
 
-        Cells whose samples were combined with other partners, for example because of a different limit, are not
+        Cells whose samples were combined with different partners, for example because of a different limit, are not
         comparable and are omitted.
 
         Raises:
@@ -123,7 +123,7 @@ class Manifest(BaseModel):
         before, now = earlier.answers.get("model"), self.answers.get("model")
         if before is not None and now is not None:
             same = before.distance(now) <= TOLERANCE
-            words.append(f"{'equal' if same else 'different'} logits for fixed pictures")
+            words.append(f"{'equal' if same else 'different'} logits for fixed images")
         return f" ({', '.join(words)})" if words else ""
 
     def _has_other_partners(self, cell: CellKey) -> bool:

@@ -139,7 +139,7 @@ def _scores(path: Path, cells: list[CellResult]) -> CellScores:
 
 
 def _check_value(folder: Path, cell: CellResult, scores: CellScores) -> None:
-    """Raise UserError if a cell has another number of scores in the records, or its value is not their mean."""
+    """Raise UserError if a cell has a different number of scores in the records, or its value is not their mean."""
     values = scores.values.get(cell.cell_id)
     count = 0 if values is None else int(scores.takes_part(cell).sum())
     if count != cell.n or values is None:

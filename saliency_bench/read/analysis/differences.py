@@ -141,7 +141,7 @@ class RunPair:
 
     @property
     def largest(self) -> list[SampleDifference]:
-        """Return up to `MOST` samples that differ most."""
+        """Return the samples that differ most, at most `MOST`."""
         order = np.argsort(-np.abs(self.differences), kind="stable")[:MOST]
         return [
             _sample(self.ids[index], self.first[index], self.second[index])

@@ -2,17 +2,17 @@
 
 The orders are based on the accuracies of networks and of people at each exposure (Lu et al., Crowdsourcing Evaluation
 of Saliency-based XAI Methods, 2021). People see the most important pixels of an image according to a map, and then more
-and more pixels until they name the class. Their answers are a CSV or Parquet table with one row per answer:
+and more pixels until they name the class. Their answers are stored in a CSV or Parquet table with one row per answer:
 
     image_id    as in the dataset
     explainer   as in the run, with its options: "gradcam", "rise:masks=1000"
     exposure    share of the pixels that were shown, above 0 and at most 1
     person      any string that identifies the person
-    right       true or false (CSV: also 1 or 0); "I don't know" is false
+    right       true or false (in CSV, also 1 or 0); "I don't know" is false
     dataset     optional: name or fingerprint of the dataset that image_id belongs to. Ids may occur in more than one
                 dataset, so answers that name their dataset count only for runs on it
 
-All answers of a person about an image and explainer form one judgement. The accuracy of people at r is the share of
+All answers of a person about an image and explainer form one judgement. People's accuracy at exposure r is the share of
 judgements that are correct at or before r. `saliency_crowd_auc` is the area under this curve, which is 0 at r = 0.
 """
 

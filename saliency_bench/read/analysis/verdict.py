@@ -185,7 +185,7 @@ class Verdict:
                 names.setdefault(listed(self.metrics[cell.metric_id] for cell in peaked), []).append(self.names[key])
         return [
             f"{listed(explainers)}: in most samples, less than 1 % of the pixels are above half of the map's range. "
-            f"This is the only region that counts for {metrics}: the scores depend little on where the map points."
+            f"Only these pixels count for {metrics}, so the scores depend little on where the map points."
             for metrics, explainers in names.items()
         ]
 
@@ -254,8 +254,9 @@ def _sentence(names: list[str], signs: dict[str, int | None], other: str) -> str
 def many_shapes(explainers: int, samples: float) -> list[str]:
     """Return [warning] if this many explainers and samples increase the error rate, else []."""
     lines = [
-        f"It may reach {percent} % if more than {many} explainers with scores of different shapes (rare events "
-        f"beside smooth scores) are compared{f' on fewer than {few} independent samples' if few < inf else ''}."
+        f"The error rate may reach {percent} % if more than {many} explainers with differently distributed scores "
+        "(rare events and smooth scores) are compared"
+        f"{f' on fewer than {few} independent samples' if few < inf else ''}."
         for many, few, percent in MANY_SHAPES
         if explainers > many and samples < few
     ]

@@ -20,7 +20,7 @@ MOST_IMAGES = 1_000_000  # largest number of images that a sentence recommends
 PER_KIND = 2  # photographs in each of the groups best, worst and most disputed
 DOES_NOT_DEPEND = "does not depend"
 LABELS = {"centre": "the centre spot", "random": "random maps", "edges": "edge maps"}
-NO_TIME, ALIKE, ONE_LEFT = "the time was up", "those left are alike", "one is left"  # reasons that end a race
+NO_TIME, ALIKE, ONE_LEFT = "the time was up", "those left are alike", "one is left"  # reasons why a race ends
 
 
 def sentences(content: dict[str, Any]) -> list[str]:
@@ -58,12 +58,12 @@ def headline(question: dict[str, Any], content: dict[str, Any]) -> str:
     about, answers = question["about"], _answers(question, content)
     shown = [answer for answer in answers if answer["outcome"] == "method"]
     if name := question["recommended"]:
-        by = f", by {listed([_metric(answer, content) for answer in shown])} alone" if len(shown) < len(answers) else ""
+        by = f", on {listed([_metric(answer, content) for answer in shown])} alone" if len(shown) < len(answers) else ""
         return f"For {about}: {name} ({_passes(name, content)}){by}{_alike(question, content)}."
     if name := question["not_shown"]:
         return f"For {about}, nothing is recommended: {name} is not beaten, but is not shown to beat every baseline."
     if shown:
-        leaders = [f"{_methods(answer)[0]} by {_metric(answer, content)}"
+        leaders = [f"{_methods(answer)[0]} on {_metric(answer, content)}"
                    for answer in answers if answer["outcome"] in ("method", "open")]  # fmt: skip
         return (
             f"For {about}, the metrics disagree: {listed(leaders)}. Choose the metric that fits your purpose; do not "
@@ -97,7 +97,7 @@ def question_lines(question: dict[str, Any], content: dict[str, Any]) -> list[st
         if text := _missing(answer, content):
             missing.setdefault(text, []).append(_metric(answer, content))
     lines = [*reliability_lines(question, content), *(metric_line(answer, question, content) for answer in answers)]
-    return lines + [f"By {listed(metrics)}, {text}." for text, metrics in missing.items()]
+    return lines + [f"On {listed(metrics)}, {text}." for text, metrics in missing.items()]
 
 
 def reliability_lines(question: dict[str, Any], content: dict[str, Any]) -> list[str]:
@@ -109,7 +109,7 @@ def reliability_lines(question: dict[str, Any], content: dict[str, Any]) -> list
 
 def metric_line(answer: dict[str, Any], question: dict[str, Any], content: dict[str, Any]) -> str:
     """Return the result of a metric in one sentence."""
-    by, outcome = f"By {_metric(answer, content)}", answer["outcome"]
+    by, outcome = f"On {_metric(answer, content)}", answer["outcome"]
     if outcome == "nothing":
         return f"{by}: no candidate has scores."
     if outcome == "baseline":

@@ -213,7 +213,7 @@ def pairs(run: Run) -> list[tuple[MetricColumn, list[ExplainerPair]]]:
 
 
 def common(run: Run) -> list[str]:
-    """Return lines that compare each explainer with the first explainer on the samples that both have.
+    """Return lines that compare each explainer with the first explainer on their common samples.
 
     Only explainers with omitted samples are compared.
     """
@@ -228,7 +228,7 @@ def common(run: Run) -> list[str]:
                     contrast = comparison.contrast
                     lines.append(
                         f"{column.name}: {comparison.name} minus {comparison.other} on the {count(contrast.n)} samples "
-                        f"that both have: {difference(contrast)}, {comparison.word}"
+                        f"that both explainers share: {difference(contrast)}, {comparison.word}"
                     )
     return lines
 

@@ -52,7 +52,7 @@ def effective_clusters(counts: np.ndarray) -> float:
 
 
 class Matched:
-    """Sums over clusters of columns of scores, for comparing pairs of columns on the samples that both have.
+    """Sums over clusters of columns of scores, for comparing pairs of columns on their common samples.
 
     Columns with the same missing samples share their sums, so many pairs need only a few sums.
 

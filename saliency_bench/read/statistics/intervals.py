@@ -114,7 +114,7 @@ def interval(
         limits: Range (low, high) of the metric; either end may be infinite.
         seed: Seed of the bootstrap for unbounded scores.
         tail: Probability that the mean lies below the interval, which equals the probability that the mean lies above.
-        gate: Whether the interval must keep to `tail` even if the samples missed a few very different scores
+        gate: Whether the interval must guarantee `tail` even if the samples missed a few very different scores
             (`outlasting_rare_scores`).
     """
     return intervals(values[:, None], codes, limits, seed, tail, gate)[0]
@@ -538,8 +538,8 @@ def cluster_bootstrap(
     one is its complement.
 
     Args:
-        statistic: Function from weights (draws, n), which say how often a draw contains each sample, to numbers
-            (draws,). Draws with NaN are ignored.
+        statistic: Function that maps weights (draws, n), which are the numbers of times that each draw contains each
+            sample, to numbers (draws,). Draws with NaN are ignored.
         codes: Cluster (n,) of each sample.
         seed: Seed of the draws.
         draws: Number of draws.
@@ -599,9 +599,9 @@ def aggregate_interval(
 def aggregate_difference(
     aggregate: Aggregate, first: np.ndarray, second: np.ndarray, codes: np.ndarray, seed: int = 0, tail: float = TAIL
 ) -> Estimate:
-    """Return the difference of an aggregate for two sets of columns (n, P), with an interval from resampled clusters.
+    """Return the difference between two sets of columns (n, P) in an aggregate, with an interval from the bootstrap.
 
-    Both aggregates are computed over the samples that both sets have.
+    Both aggregates are computed over the samples that occur in both sets.
     """
     both = np.isfinite(first).any(axis=1) & np.isfinite(second).any(axis=1)
     columns, parts = np.concatenate([first, second], axis=1)[both], first.shape[1]
