@@ -61,8 +61,8 @@ def below_chance(model: Mapping) -> str:
         return ""
     return (
         f"accuracy {accuracy.value:.1%} is below chance ({1 / classes:.1%} for {classes} classes), so the classes are "
-        "probably not in the order of the logits; load the model with labels=[...] in that order, or give a label map "
-        "(--label-map)"
+        "probably not in the order of the logits; load the model with labels=[...] in the order of the logits, or give "
+        "a label map (--label-map)"
     )
 
 

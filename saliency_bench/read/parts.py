@@ -67,7 +67,7 @@ class StoredResult:
 
 @dataclass(frozen=True)
 class PartNote:
-    """Note in a part file about results. Results that differ only in the position of the first sample share a note.
+    """Note about results in a part file. Results that differ only in the position of the first sample share a note.
 
     Attributes:
         group: As in `StoredResult`.

@@ -87,7 +87,7 @@ def write(path: Path, rows: list[dict] | pa.Table, schema: pa.Schema) -> None:
 
 
 def stored(rows: pa.Table) -> pa.Table:
-    """Add missing columns of `OF_MAP`, filled with nulls, to rows of a part file of an earlier version."""
+    """Add missing columns of `OF_MAP`, filled with nulls, to rows from a part file of an earlier version."""
     for column in OF_MAP:
         if column.name not in rows.column_names:
             rows = rows.append_column(column, pa.nulls(len(rows), column.type))

@@ -72,7 +72,7 @@ def clever_hans(
     notes = [
         f"Confidence in the explained target above {confidence:g}, pointing game below {pointing_game:g}, insertion "
         f"above {above}; samples that are known to be misclassified are ignored.",
-        "The 95 % intervals of the shares hold for these thresholds and ignore the variation of the median.",
+        "The 95 % intervals of the shares treat these thresholds as fixed and ignore the variation of the median.",
         "Inspect each sample: the mask may be wrong, and valid evidence may lie outside the object.",
     ]
     data = {"samples": dicts(HEADER, rows), "explainers": dicts(COUNTS, counts)}

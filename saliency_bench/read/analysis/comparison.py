@@ -269,7 +269,7 @@ def lines(comparison: Comparison, folders: Sequence[str]) -> list[str]:
 def _difference_lines(difference: RunDifference, title: str) -> list[str]:
     """Return the significant differences between merged runs and the first, as text."""
     if difference.reason:
-        return [f"{title}: not compared, {difference.reason}"]
+        return [f"{title}: not compared, because {difference.reason}"]
     significant = [pair for pair in difference.pairs if pair.direction]
     few = sum(pair.p is None and pair.is_tested for pair in difference.pairs)
     aggregates = sum(not pair.is_tested for pair in difference.pairs)

@@ -250,7 +250,7 @@ def read_answers(path: Path) -> Answers:
         key = str(row.get(DATASET, "")), str(row["explainer"]), str(row["image_id"]), str(row["person"])
         if (*key, exposure) in seen:
             raise UserError(
-                f"{path}, answer {number}: second answer of {key[3]} on {key[2]} at exposure {exposure:g}; remove one"
+                f"{path}, answer {number}: {key[3]} answered twice about {key[2]} at exposure {exposure:g}; remove one"
             )
         seen.add((*key, exposure))
         first[key] = np.fmin(first.get(key, np.nan), exposure if right else np.nan)

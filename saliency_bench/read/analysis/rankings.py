@@ -168,7 +168,7 @@ def kendall_of(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def spearman_of(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return Pearson's correlation of centred ranks, each half of (number below - number above)."""
+    """Return Pearson's correlation of centred ranks; a rank is (number below - number above) / 2."""
     return _cosine(first.sum(axis=2), second.sum(axis=2))
 
 

@@ -380,7 +380,7 @@ def _other(requirement: Requirement, cell: CellResult, run: "Run") -> CellResult
     if count < INTERVAL_FROM:
         raise UserError(
             f"{requirement}: the two explainers share {int(count)} independent samples of {run.folder}, but an "
-            f"interval needs {INTERVAL_FROM}; increase --limit of the run"
+            f"interval needs {INTERVAL_FROM}; increase the --limit of the run"
         )
     return other
 
@@ -398,7 +398,7 @@ def _cell(requirement: Requirement, run: "Run") -> CellResult:
     if cell.independent < INTERVAL_FROM:
         raise UserError(
             f"{requirement}: {run.folder} has {int(cell.independent)} independent samples, but an interval needs "
-            f"{INTERVAL_FROM}; increase --limit of the run"
+            f"{INTERVAL_FROM}; increase the --limit of the run"
         )
     return cell
 
@@ -406,7 +406,7 @@ def _cell(requirement: Requirement, run: "Run") -> CellResult:
 def find_cell(names: str, run: "Run") -> CellResult:
     """Return the cell that "EXPLAINER:METRIC" names. Omitted options have their defaults.
 
-    Options may contain colons, so `names` is split where both parts are names in the run.
+    Options may contain colons, so `names` is split at a colon for which both parts are names in the run.
     """
     explainers, metrics = explainer_names(run.cells), metric_names(run.cells)
     splits = [(names[:index].strip(), names[index + 1 :].strip()) for index, sign in enumerate(names) if sign == ":"]

@@ -98,8 +98,8 @@ def over_networks(runs: Sequence["Run"]) -> Networks:
     shared = [key for key in keyed[0] if all(key in cells for cells in keyed)]
     if not shared:
         raise UserError(
-            f"{_name(runs)} share no explainer and metric of the same version; run the same explainers and metrics on "
-            "each network"
+            f"{_name(runs)} share no pair of explainer and metric with the same versions; "
+            "run the same explainers and metrics on each network"
         )
     others = {key: cell for cells in keyed for key, cell in cells.items() if key not in shared}
     left_out = [f"{cell.explainer_text} by {cell.metric_text}" for cell in others.values()]

@@ -133,7 +133,7 @@ class Verdict:
         if not all(cell.unranked == TOO_FEW for cell in cells) or (self.cells and not cells):
             return ""
         most = int(max((cell.independent for cell in cells), default=0))
-        return f"Too few samples to rank: {most} independent samples; ranks need at least {RANKED_FROM}."
+        return f"Too few samples to rank explainers: {most} independent samples, but ranks need at least {RANKED_FROM}."
 
     def _leading(self) -> list[str]:
         """Return sentences about the best explainers on each metric, and metrics on which a baseline is unbeaten."""

@@ -78,7 +78,9 @@ def write_page(
     if len(runs) > 1 and samples:
         raise UserError("all samples can be shown for only one run; give one folder")
     if data is not None and not samples:
-        raise UserError("data (--data) is used only for the page of all samples; request it with samples (--samples)")
+        raise UserError(
+            "data (--data) is used only for the page of all samples; request that page with samples (--samples)"
+        )
     view = page_of(runs, comparison or compare_runs(runs))
     if samples:
         view["runs"][0]["all_samples"] = write_samples(runs[0], path, data).name
@@ -93,13 +95,13 @@ def page_path(folders: list[Path], out: Path | None) -> Path:
         UserError: `out` is missing for several runs, or is an existing file that is not an HTML page.
     """
     if out is None and len(folders) > 1:
-        raise UserError("a report of several runs needs an output file; give --out report.html")
+        raise UserError("a report of several runs needs an output file; give one, such as --out report.html")
     if out is None:
         return folders[0] / NAME
     path = out / NAME if out.is_dir() else out
     check_output_file(path)
     if path.exists() and path.suffix.lower() not in (".html", ".htm"):
-        raise UserError(f"{path} exists and is not an HTML page; give --out a file that ends in .html")
+        raise UserError(f"{path} exists and is not an HTML page; give a file name that ends in .html as --out")
     return path
 
 

@@ -114,7 +114,7 @@ def interval(
         limits: Range (low, high) of the metric; either end may be infinite.
         seed: Seed of the bootstrap for unbounded scores.
         tail: Probability that the mean lies below the interval, which equals the probability that the mean lies above.
-        gate: Whether the interval must guarantee `tail` even if the samples missed a few very different scores
+        gate: Whether `tail` must hold even if the samples missed a few very different scores
             (`outlasting_rare_scores`).
     """
     return intervals(values[:, None], codes, limits, seed, tail, gate)[0]
@@ -292,7 +292,7 @@ def student(mean: float, error: float, freedom: float) -> Ends:
 
 
 def over_datasets(estimates: Sequence[Estimate], errors: Sequence[float]) -> tuple[Estimate, float]:
-    """Return (mean of the means of D independent datasets with an interval for these datasets, its standard error).
+    """Return (mean of the means on D independent datasets, with an interval for these datasets; standard error).
 
     The interval is S -+ t sqrt(sum_d se_d^2) / D, with t for the smallest degrees of freedom of any dataset. The
     effective number of clusters is D times the smallest C of any dataset, because failures are hardest to detect on the
