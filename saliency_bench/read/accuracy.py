@@ -21,9 +21,9 @@ def quality(predictions: pa.Table, members: Members, activation: str, seed: int)
 
     If the activation is a sigmoid, or if there is a single logit and images have several labels, `accuracy` is the mean
     average precision over the classes that occur. Otherwise, it is the share of correct predictions. `accuracy_kind`
-    names the one that was used. `top5` is computed for a softmax over more than 5 classes, and is None otherwise.
-    `no_class` is the number of images whose label matches no class of the model; it is omitted if there are no such
-    images. An image with several rows counts once.
+    says which of the two measures was used. `top5` is computed for a softmax over more than 5 classes, and is None
+    otherwise. `no_class` is the number of images whose label matches no class of the model; it is omitted if there are
+    no such images. An image with several rows counts once.
 
     Args:
         predictions: Table with `COLUMNS`, in which logits may be missing for a softmax.
@@ -61,7 +61,7 @@ def below_chance(model: Mapping) -> str:
         return ""
     return (
         f"accuracy {accuracy.value:.1%} is below chance ({1 / classes:.1%} for {classes} classes), so the classes are "
-        "probably not in the order of the logits; load the model with labels=[...] in the order of the logits, or give "
+        "probably in the wrong order; load the model with labels=[...] in the order of the logits, or give "
         "a label map (--label-map)"
     )
 

@@ -48,7 +48,7 @@ class NetworkAnswers(StrictModel):
         return self
 
     def distance(self, other: "NetworkAnswers") -> float:
-        """Return the largest difference of logits as a share of their range; infinity if shapes differ."""
+        """Return the largest difference between logits as a share of their range; infinity if shapes differ."""
         first, second = (np.array(answers.logits, dtype=float) for answers in (self, other))
         if self.size != other.size or first.shape != second.shape:
             return np.inf

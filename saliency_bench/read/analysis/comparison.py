@@ -1,4 +1,4 @@
-"""Compare several runs: compatible runs are merged and ranked again; all others are compared with the first run.
+"""Compare several runs. Compatible runs are merged and ranked again; all others are compared with the first run.
 
 Runs are compatible if their identities are equal (`read/identity.py`), so that their cells differ only in explainer and
 metric, and if they have equal scores in the cells that they share.
@@ -175,7 +175,7 @@ def largest_first(runs: Iterable["Run"]) -> list["Run"]:
 def merge_runs(runs: Sequence["Run"]) -> "Run":
     """Merge compatible runs. If several runs have the same cell, use the run with the most samples.
 
-    Every pair of explainers is compared again on their common samples, and all explainers are ranked together.
+    All explainers are compared pairwise again on their common samples, and all explainers are ranked together.
     """
     if len(runs) == 1:
         return runs[0]

@@ -140,7 +140,7 @@ class Ranked:
 
 
 def metric_agreement(table: CellTable, scores: CellScores) -> dict | None:
-    """Return Spearman's correlation of each pair of metrics, over the explainers, averaged over samples.
+    """Return Spearman's correlation of each pair of metrics over explainers, averaged over samples.
 
     A sample is ignored if all explainers have equal scores on one of the metrics.
 

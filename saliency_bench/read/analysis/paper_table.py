@@ -32,7 +32,7 @@ class TableEntry:
         value: The number; None if it is missing, with the reason in `notes`.
         ends: Interval of the number; None if there is no interval.
         spread: Standard deviation to print after the value; None if there is none.
-        rank: "1" or "1-3"; "" without a rank.
+        rank: "1" or "1-3"; "" if there is no rank.
         best: Whether the number is printed in bold if bold is enabled.
         notes: Remarks on the number, which become footnotes.
         of_interval: Remarks on the interval, which are printed only if the interval is printed.

@@ -170,7 +170,7 @@ def _legendre() -> tuple[np.ndarray, np.ndarray]:
 def clusters_needed(
     spread: float, wanted: float, power: float = POWER, comparisons: int = 1, failures: Failures = NO_FAILURES
 ) -> int | None:
-    """Return the minimum number of clusters that gives the test this power and at least 50 effective clusters.
+    """Return the minimum number of clusters for this power, and for at least 50 effective clusters.
 
     Args:
         spread: Standard deviation of the mean difference over one cluster.

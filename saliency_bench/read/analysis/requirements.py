@@ -141,7 +141,7 @@ class CheckedRequirement:
 
     @property
     def needed(self) -> int | None:
-        """Return the approximate number of samples that would decide the requirement if the mean stays the same.
+        """Return the approximate number of samples needed to decide the requirement if the mean stays the same.
 
         The result is None if the requirement is decided, or if the mean is too close to the bound.
         """

@@ -53,7 +53,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Findings:
-    """Results of one analysis of some runs.
+    """Results of one analysis of one or more runs.
 
     Attributes:
         what: Name of the analysis.

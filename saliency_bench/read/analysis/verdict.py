@@ -217,7 +217,7 @@ class Verdict:
 
 
 def _has_signed_maps(cell: CellResult) -> bool:
-    """Return whether a cell's explainer declares that its maps are signed; False without a declaration."""
+    """Return whether a cell's explainer declares that its maps are signed."""
     if not registry.is_named(cell.explainer_version) or cell.explainer not in registry.files("explainers"):
         return False
     signed = registry.declared("explainers", cell.explainer, "signed", False)

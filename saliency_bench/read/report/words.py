@@ -106,7 +106,7 @@ def quality(model: dict) -> list[str]:
     """Return notes on a classifier's accuracy: images that are not counted, top-5, and assumptions."""
     lines = []
     if without := model.get("no_class"):
-        lines.append(f"not counted: {count(without)} with a label that is not a class of the model")
+        lines.append(f"images not counted, because their label is not a class of the model: {count(without)}")
     if five := model.get("top5"):
         lines.append(f"top-5 {percent(five['value'])}")
     if model.get("no_accuracy"):
@@ -277,7 +277,7 @@ def left_out(run: Run) -> list[str]:
             if (computed := scored + sum(dict(without).values())) < used:  # other runs cover more samples
                 missing += f"; computed on {count(computed)} of the {count(used)} samples"
                 if run.summary["target"] == "label" and (unknown := run.summary["model"].get("no_class")):
-                    missing += f" (the label of {count(unknown)} is not a class of the model)"
+                    missing += f" (samples whose label is not a class of the model: {count(unknown)})"
             within = f" in {count(clusters)} groups" if clusters < scored else ""
             among = f" ({reasons(dict(marked))})" if marked else ""
             lines.append(f"{column.name}{explainers}: n = {count(scored)}{within}{among}{missing}")

@@ -294,11 +294,11 @@ def student(mean: float, error: float, freedom: float) -> Ends:
 def over_datasets(estimates: Sequence[Estimate], errors: Sequence[float]) -> tuple[Estimate, float]:
     """Return (mean of the means on D independent datasets, with an interval for these datasets; standard error).
 
-    The interval is S -+ t sqrt(sum_d se_d^2) / D, with t for the smallest degrees of freedom of any dataset. The
-    effective number of clusters is D times the smallest C of any dataset, because failures are hardest to detect on the
-    dataset with the fewest clusters. A share p of failures on this dataset moves the mean by p / D times their size,
-    and is missed with probability (1 - p)^C. This is at most (1 - p / D)^(C D), the probability of missing a share p /
-    D of failures among C D clusters.
+    The interval is S -+ t sqrt(sum_d se_d^2) / D, with t for the minimum degrees of freedom over the datasets. The
+    effective number of clusters is D times the minimum C over the datasets, because failures are hardest to detect on
+    the dataset with the fewest clusters. A share p of failures on this dataset moves the mean by p / D times their
+    size, and is missed with probability (1 - p)^C. This is at most (1 - p / D)^(C D), the probability of missing a
+    share p / D of failures among C D clusters.
     """
     count = len(estimates)
     error = float(np.sqrt(sum(error**2 for error in errors))) / count

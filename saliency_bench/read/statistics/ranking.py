@@ -1,6 +1,6 @@
 """Rank explainers. Reports, console tables, comparisons and the board all use this ranking.
 
-For each metric, each pair of explainers is compared on their common samples (`paired_test`), and the significant pairs
+For each metric, all explainers are compared pairwise on their common samples (`paired_test`), and the significant pairs
 determine the ranks. The error rate is controlled for each metric, not across metrics. The p-value of a pair with a
 baseline is also adjusted over all explainers and metrics, so that "beats random on ..." may list several metrics. If
 the value of a metric is an aggregate of the means of its parts, differences have intervals, but there is no test and no
@@ -368,7 +368,7 @@ def _standings(
 ) -> dict[str, Standing]:
     """Return {cell id: standing} for the cells of one metric.
 
-    `known`, Bool (n, k), says whether each sample has a score in each cell, and `signs` is the result of `_signs`.
+    `known` (bool (n, k)) states whether each sample has a score in each cell, and `signs` is the result of `_signs`.
     """
     clusters = [effective_clusters(np.bincount(codes[scored])) for scored in known.T]
     shares = scored_shares(list(known.T))
