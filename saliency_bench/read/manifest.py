@@ -90,7 +90,7 @@ class Manifest(BaseModel):
         if earlier.other is not None and self.other is None:
             raise UserError(
                 f"{self.spec.out} contains a run with the other model {earlier.other.model.id}; give --other-model and "
-                "--other-label again, or choose another --out"
+                "--other-label as before, or choose another --out"
             )
         differing += ["--other-model"] if earlier.other and self.other != earlier.other else []
         before, now = (_asked_for(manifest.cells.values()) for manifest in (earlier, self))

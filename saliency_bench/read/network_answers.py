@@ -78,8 +78,8 @@ def check_same_network(
     if (distance := first.distance(second)) > allowed:
         raise UserError(
             f"{difference}: weights and settings are equal, but logits for fixed images differ by {distance:.2g} of "
-            f"their range ({allowed:g} is allowed); a library, or a file or variable that it reads, may have changed; "
-            f"{fix}"
+            f"their range ({allowed:g} is allowed); a library, or a file or environment variable that it reads, may "
+            f"have changed; {fix}"
         )
 
 

@@ -242,7 +242,7 @@ def test_accuracies_cover_only_judged_images(done, answers, tmp_path):
         right, asked = literal_people(path, row["explainer"], row["exposure"], own).sum(axis=0)
         assert row["people"] == pytest.approx(right / asked, abs=1e-12)
     assert "Not in the runs: 1 of 26 images with answers, such as nowhere." in found.data["notes"]
-    note = "People judged the explainers on different images; each explainer is compared on its own images."
+    note = "People judged the explainers on different images; for each explainer, only its own images are used."
     assert note in found.data["notes"]
     path.write_text("image_id,explainer,exposure,person,right\nnowhere,gradient,0.5,c,true\n")
     words = r"no image of .*uneven\.csv is in the runs: the file has ids such as nowhere, but the runs have ids such "

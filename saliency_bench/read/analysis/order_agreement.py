@@ -149,7 +149,9 @@ def agreement(runs: Sequence["Run"], answers: str | Path | None = None) -> Findi
     if missing := answered - run_ids:
         notes.append(f"Not in the runs: {len(missing)} of {len(answered)} images with answers, such as {min(missing)}.")
     if len({frozenset(exposures_by_image) for exposures_by_image in answers_read.judgements.values()}) > 1:
-        notes.append("People judged the explainers on different images; each explainer is compared on its own images.")
+        notes.append(
+            "People judged the explainers on different images; for each explainer, only its own images are used."
+        )
     tables = [Table(AGREEMENT, rows), Table(PEOPLE, people, "people"), Table(ACCURACIES, accuracies, "accuracies")]
     data = {"exposures": dicts(AGREEMENT, rows), "people": dicts(PEOPLE, people),
             "accuracies": dicts(ACCURACIES, accuracies), "answers": answers_read.sha256}  # fmt: skip

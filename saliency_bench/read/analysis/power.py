@@ -50,7 +50,7 @@ class Failures:
     """Rare failures that the samples may have missed. A difference must stay significant even if they occur.
 
     Attributes:
-        reach: Greatest absolute difference on a sample where one of two explainers fails; 0 for unbounded scores.
+        reach: Largest absolute difference on a sample where one of two explainers fails; 0 for unbounded scores.
         columns: Number of explainers that are tested together, each of which may fail.
         evenness: Effective number of clusters / number of clusters.
     """

@@ -55,8 +55,9 @@ def randomisation(runs: Sequence["Run"], bound: float = BOUND) -> Findings:
             f"add the metric with --metrics {METRIC}:layers=5"
         )
     notes = [
-        f"{STAYS}: the 95 % interval of the similarity lies above {bound:g}; {CHANGES}: it lies below. Layers get "
-        "new weights one after the other, from the logits down; the first table shows the result for all layers.",
+        f"{STAYS}: the 95 % interval of the similarity lies above {bound:g}; {CHANGES}: it lies below this value. "
+        "Layers get new weights one after the other, from the logits down; the first table shows "
+        "the result for all layers.",
         "A map that depends on the weights is not necessarily correct; a map that does not depend on them "
         "cannot explain what the network learned.",
     ]

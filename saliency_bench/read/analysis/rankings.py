@@ -21,7 +21,7 @@ ENDS = ("spearman", "spearman low", "spearman high", "kendall tau-b", "kendall l
 AGREEMENT = ("dataset", "model", "metric", "other", *ENDS, "explainers", "n")
 SETTINGS = ("dataset", "model", "metric", "explainer", "mean rank", "worst rank", "survives", "settings")
 FEWEST = 3  # explainers; with fewer, orders are not compared
-OPEN = "The intervals contain the values of all orders of the explainers that are compatible with the samples."
+OPEN = "Each interval contains the values of all orders of the explainers that the samples do not rule out."
 Means = Callable[[np.ndarray], Sequence[np.ndarray]]
 
 
@@ -88,7 +88,7 @@ def rank_correlations(means: Means, codes: np.ndarray, seed: int) -> tuple[Estim
     orders in the draws are more random than the true orders. The interval therefore contains the values of all pairs of
     orders that are compatible with the samples. A metric decides the order of two explainers if |gap| > c se, where gap
     is the difference between their means, and se is its standard error, computed from draws of clusters. c is the .95
-    quantile of the greatest |gap* - gap| / se over all pairs of both orders, so that all decisions are correct together
+    quantile of the maximum |gap* - gap| / se over all pairs of both orders, so that all decisions are correct together
     in 95 % of cases.
 
     Args:
@@ -241,6 +241,6 @@ def _complete(table: CellTable, columns: Sequence[MetricColumn]) -> list[tuple[E
 
 
 def _ranks(values: Sequence[float]) -> np.ndarray:
-    """Return the rank of each value: 1 for the greatest. Ties get their mean rank."""
+    """Return the rank of each value: 1 for the largest. Ties get their mean rank."""
     order = order_of(np.array([values], dtype=float))[0]
     return (len(values) + 1 - order.sum(axis=1)) / 2

@@ -374,7 +374,7 @@ def _other(requirement: Requirement, cell: CellResult, run: "Run") -> CellResult
         return None
     other = find_cell(f"{requirement.other}:{metric_names(run.cells)[cell.metric_id]}", run)
     if other.cell_id == cell.cell_id:
-        raise UserError(f"{requirement}: both explainers are the same; compare different explainers")
+        raise UserError(f"{requirement}: both explainers are the same; compare two different explainers")
     common = run.scores.takes_part(cell) & run.scores.takes_part(other)
     count = effective_clusters(np.bincount(run.scores.codes()[common]))
     if count < INTERVAL_FROM:

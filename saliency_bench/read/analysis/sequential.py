@@ -23,7 +23,7 @@ The bets are those of Waudby-Smith & Ramdas, "Estimating means of bounded random
 method (1979) for e-values. Betting against one leader instead of all K - 1 opponents is a predictable mixture of the
 bets against each opponent.
 
-The distance of a candidate behind the best is tested for all margins m at once: `behind` is the greatest m for which
+The distance of a candidate behind the best is tested for all margins m at once: `behind` is the largest m for which
 the wealth with margin m reaches K / level. All of these bounds are correct together with probability 1 - level.
 
 The race alone does not show that the winner beats the baselines, which are maps that ignore the network, because a
@@ -103,7 +103,7 @@ class Race:
 
     Args:
         names: Names of the candidates.
-        span: Greatest possible difference between two scores; if infinite, only the signs of differences are used.
+        span: Largest possible difference between two scores; if infinite, only the signs of differences are used.
         margin: Candidates within this distance of the best are protected from being dropped, like the best candidate
             itself.
         level: Upper bound on the probability that a protected candidate is ever dropped.

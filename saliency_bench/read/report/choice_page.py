@@ -187,7 +187,7 @@ def _behind(answer: dict[str, Any]) -> str:
     are = "other is" if len(behind) == 1 else "others are"
     least = "" if min(behind) < SHOWN else f" by at least {min(behind):.2g}"
     if answer["by_sign"]:
-        least = ", worse on more images than better"
+        least = " (worse on more images than better)"
     return f"; {len(behind)} {are} beaten{least}"
 
 
@@ -206,7 +206,7 @@ def _missing(answer: dict[str, Any], content: dict[str, Any]) -> str:
     if needed is None or needed > MOST_IMAGES:
         if least is not None and there < least <= MOST_IMAGES:
             return f"at least about {_rounded(least, there)} images are needed to {tell}; there are {count(there)}"
-        return f"the differences on these images would not {tell} even with more images"
+        return f"differences of this size would not {tell} even with more images"
     # The race uses at most half of the images. Once these are used, more time does not help.
     if answer["ended"] == NO_TIME and needed <= min(there, 2 * content["may_decide"]):
         return f"about {rounded(needed)} of the {count(there)} images would {tell}; increase --within"

@@ -36,7 +36,7 @@ DRAWS = 2000
 INTERVAL_FROM = 10  # effective clusters; with fewer, a value has no interval
 APPROXIMATE_BELOW = 500  # clusters; with fewer, the interval of an unbounded score is approximate
 TAIL = 0.025
-MOST_TAILS = 3  # greatest k of `outlasting_rare_scores`, for 20 clusters and fewer
+MOST_TAILS = 3  # largest k of `outlasting_rare_scores`, for 20 clusters and fewer
 # If an end would move by more than this many times its distance from the value, the scores are narrow, and k is 1.
 NARROW = 3
 UNSEEN = (np.arange(50) + 0.5) / 50  # points between `chance` and 1 at which `_rare_bounds` evaluates its bound
@@ -405,7 +405,7 @@ def p_with_failures(matched: Matched, first: int, second: int) -> tuple[float, f
 
     A share p of failures reverses a mean difference m if the mean difference of the other samples is at most
     s = p abs(e) / (1 - p). The samples contain no failure and have mean m with probability
-    P(t > (m - s) / se) (1 - p)^C. Let P be the greatest of these probabilities. The interval with the tail P / k ends
+    P(t > (m - s) / se) (1 - p)^C. Let P be the largest of these probabilities. The interval with the tail P / k ends
     at 0, unless Student's interval ends at 0 for a greater tail.
 
     Each explainer may have undetected failures, which make all its differences wrong together. The second p is
@@ -436,7 +436,7 @@ def is_alike(matched: Matched, first: int, second: int, margin: float, tail: flo
     """Return whether the mean difference is shown to be less than `margin` in absolute value.
 
     Two one-sided tests at `tail` are used. Student's interval must lie within the margin, and a bet b = `BETS`[0]
-    against each end of the margin must win. Let D be the differences, n_c their number in cluster c, N the greatest
+    against each end of the margin must win. Let D be the differences, n_c their number in cluster c, N the largest
     n_c, and w the width of the scores' range. The bet wins if
 
         product over clusters (1 + b (margin n_c +- sum D) / (N (w - margin))) >= 1 / tail
