@@ -43,7 +43,7 @@ class Manifest(BaseModel):
     """Content of `run.json`.
 
     Attributes:
-        spec: Settings of the latest call of `run`; earlier calls may have had other explainers, metrics and limits.
+        spec: Settings of the latest call of `run`; earlier calls may have had different explainers, metrics and limits.
         identity: All settings on which the scores of all calls depend.
         cells: Cells of all calls.
         dataset: Origin of the dataset in the latest call.

@@ -302,7 +302,7 @@ def _total(counts: dict[str, int]) -> int:
 
 
 def _entries(results: Iterable[StoredResult]) -> list[PartNote]:
-    """Return the notes on results. Results that differ only in their start share one note."""
+    """Return the notes on results. Results that differ only in the position of the first sample share a note."""
     starts: dict[str, set[int]] = {}
     for result in results:
         offsets = [position - result.positions[0] for position in result.positions]

@@ -400,7 +400,7 @@ def _accuracy(model: dict) -> str:
 
 
 def notes(cells: Sequence[CellResult]) -> list[str]:
-    """Return a line for each remark on the values of metrics, which names all metrics with this remark."""
+    """Return a line for each remark on the values of metrics. It names all metrics with this remark."""
     named: dict[str, list[str]] = {}
     for metric, name in metric_names(cells).items():
         note = next(cell.note for cell in cells if cell.metric_id == metric)

@@ -149,7 +149,7 @@ def _rho_left_open(first: np.ndarray, second: np.ndarray) -> tuple[float, float]
 
 
 def means_of(columns: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return the means (draws, k) of columns (n, k), NaN where a score is missing, under weights (draws, n)."""
+    """Return the means (draws, k) of columns (n, k), NaN where a score is missing, for weights (draws, n)."""
     has = np.isfinite(columns)
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.einsum("dn,nk->dk", weights, np.where(has, columns, 0)) / np.einsum("dn,nk->dk", weights, has)

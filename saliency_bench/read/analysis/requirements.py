@@ -1,7 +1,7 @@
 """Check requirements of a run, such as "gradcam:saliency_miou>=0.3", as a gate in continuous integration.
 
 A requirement may also compare two explainers of the run: "gradcam:saliency_miou>random". The verdict then depends on
-the interval of the difference on their common samples, and the bound is 0.
+the interval of the difference on the explainers' common samples, and the bound is 0.
 
 A requirement fails only if the samples contradict it: the whole interval lies on the wrong side of the bound, or the
 paired test shows that the explainer is worse than in an earlier run. If the interval contains the bound, the

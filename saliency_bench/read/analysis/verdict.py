@@ -100,7 +100,7 @@ class Verdict:
         ]
 
     def sentences(self) -> list[str]:
-        """Return sentences that name the explainers that beat each baseline or are best, or report too few samples."""
+        """Return sentences about the explainers that beat each baseline or are best, or about too few samples."""
         against = [
             tested
             for comparisons in self.against_baselines()

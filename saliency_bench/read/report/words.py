@@ -295,7 +295,7 @@ def flat(cells: Sequence[CellResult]) -> list[str]:
 
 
 def citations(run: Run) -> str:
-    """Return BibTeX entries of the package, the dataset and the papers of the metrics."""
+    """Return BibTeX entries for the package, the dataset and the papers of the metrics."""
     entries = [SOFTWARE.replace("VERSION", __version__)]
     builder = registry.files("hub_builders").get(run.summary["dataset"]["id"])
     entries += [registry.constant(builder, "CITATION", "")] if builder else []

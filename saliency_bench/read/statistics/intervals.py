@@ -324,8 +324,8 @@ def cluster_error(sums: np.ndarray, counts: np.ndarray, mean: float) -> tuple[fl
     """Return (standard error of a mean over clusters, its degrees of freedom).
 
     se^2 = (C - 1) / C sum_c d_c^2, where d_c = (S_c - m n_c) / (n - n_c) is the change in the mean if cluster c is left
-    out. The degrees of freedom are Satterthwaite's, 2 / (sum d^4 / (sum d^2)^2 - 1 / C), at most C - 1. They are
-    few if most of sum d^2 comes from a few clusters that are large or whose scores are far from the mean.
+    out. The degrees of freedom are Satterthwaite's, 2 / (sum d^4 / (sum d^2)^2 - 1 / C), at most C - 1. This number is
+    small if most of sum d^2 comes from a few clusters that are large or whose scores are far from the mean.
 
     Args:
         sums: Sum S_c (C,) of the scores of each cluster.
