@@ -32,7 +32,7 @@ def write_manifest(
         data: Samples of the run.
         model: Network of the run.
         cells: Cells of this call.
-        ask: Whether to compute the networks' logits for fixed pictures and compare them with the logits from earlier
+        ask: Whether to compute the networks' logits for fixed images and compare them with the logits from earlier
             calls.
 
     Raises:
@@ -67,7 +67,7 @@ def _maps_of(spec: RunSpec, cells: Sequence[Cell]) -> dict[str, str | PythonObje
 
 
 def _answers_in(data: SplitTable, model: RunModel) -> dict[Role, NetworkAnswers]:
-    """Return the logits of the run's networks for fixed pictures.
+    """Return the logits of the run's networks for fixed images.
 
     Networks whose logits are not reproducible are left out.
     """

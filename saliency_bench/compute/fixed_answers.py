@@ -1,4 +1,4 @@
-"""Compute a network's logits for fixed pictures, so that later calls of `run` can identify it.
+"""Compute a network's logits for fixed images, so that later calls of `run` can identify it.
 
 See `read.network_answers`.
 """
@@ -21,7 +21,7 @@ TRIED = 8  # samples to try until one can be read
 
 
 def answers_of(classifier: Classifier, samples: SplitRows | None = None) -> NetworkAnswers | None:
-    """Return a network's logits for fixed pictures. If they are not reproducible, print the reason and return None.
+    """Return a network's logits for fixed images. If they are not reproducible, print the reason and return None.
 
     Args:
         classifier: The network.
@@ -35,7 +35,7 @@ def answers_of(classifier: Classifier, samples: SplitRows | None = None) -> Netw
         first, second = (_logits(classifier, images) for _ in range(2))
     except Exception as error:  # a network may raise any exception for unusual pictures
         complain(
-            f"{classifier.id} raises {type(error).__name__} for the fixed pictures, so later runs cannot check that "
+            f"{classifier.id} raises {type(error).__name__} for the fixed images, so later runs cannot check that "
             "the network is still the same"
         )  # fmt: skip
         return None

@@ -48,7 +48,7 @@ class RunQuestion:
         unlabelled: Why `members` is None, in a few words.
         groups: Groups of the model's classes; None if unknown.
         rule: Rule that chooses the target of each sample.
-        named_by: If the targets are the predictions of another model, its logits for fixed pictures; else None.
+        named_by: If the targets are the predictions of another model, its logits for fixed images; else None.
         by_position: Whether the model has no class names, so its classes are assumed to be in the dataset's order.
         selection: Samples to explain; None for all.
     """

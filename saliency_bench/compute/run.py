@@ -170,7 +170,7 @@ def _claim(store: RunStore, data: SplitTable, model: RunModel, pairs: Pairs, loc
 
     Raises:
         UserError: The folder is in use, contains other files, contains results of a network with different logits for
-            fixed pictures, or a cell cannot be serialised.
+            fixed images, or a cell cannot be serialised.
     """
     cells = cells_of(store.identity, data, model, pairs, {})
     _ = [cell.key for cell in cells]  # raises an error before anything is written if a name has a line break

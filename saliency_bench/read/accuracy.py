@@ -21,9 +21,9 @@ def quality(predictions: pa.Table, members: Members, activation: str, seed: int)
 
     If the activation is a sigmoid, or if there is a single logit and images have several labels, `accuracy` is the mean
     average precision over the classes that occur. Otherwise, it is the share of correct predictions. `accuracy_kind`
-    says which of the two it is. `top5` is computed for a softmax over more than 5 classes, and is None otherwise.
-    `no_class` is the number of images whose label matches no class of the model; it is left out if there are none. An
-    image with several rows counts once.
+    says which of the two measures was used. `top5` is computed for a softmax over more than 5 classes, and is None
+    otherwise. `no_class` is the number of images whose label matches no class of the model; it is omitted if there are
+    no such images. An image with several rows counts once.
 
     Args:
         predictions: Table with `COLUMNS`, in which logits may be missing for a softmax.
@@ -61,8 +61,8 @@ def below_chance(model: Mapping) -> str:
         return ""
     return (
         f"accuracy {accuracy.value:.1%} is below chance ({1 / classes:.1%} for {classes} classes), so the classes are "
-        "probably not in the order of the logits; load the model with labels=[...] in that order, or give a label map "
-        "(--label-map)"
+        "probably in the wrong order; load the model with labels=[...] in the order of the logits, or give "
+        "a label map (--label-map)"
     )
 
 
@@ -97,7 +97,7 @@ def average_precision(scores: np.ndarray, truth: np.ndarray) -> float:
 
 
 def _mean_of_classes(scores: np.ndarray, truth: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-    """Return a function from weights (draws, n) to the mean AP (draws,) over the classes that some image has."""
+    """Return a function that maps weights (draws, n) to the mean AP (draws,) over the classes that occur."""
     present = np.flatnonzero(truth.any(axis=0))
     orders = [np.argsort(-scores[:, index], kind="stable") for index in present]
     ends = [
@@ -116,7 +116,7 @@ def _mean_of_classes(scores: np.ndarray, truth: np.ndarray) -> Callable[[np.ndar
 
 
 def _average_precision(weights: np.ndarray, end: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Return AP (draws,) for weights (draws, n) in descending order of scores; NaN for a draw without hits."""
+    """Return AP (draws,) for weights (draws, n) of samples with descending scores; NaN for a draw without hits."""
     hits = np.cumsum(weights * right, axis=1)[:, end]
     seen = np.cumsum(weights, axis=1)[:, end]
     gained = np.diff(hits, axis=1, prepend=0)
@@ -126,7 +126,7 @@ def _average_precision(weights: np.ndarray, end: np.ndarray, right: np.ndarray) 
 
 
 def _images(predictions: pa.Table) -> pa.Table:
-    """Return the first row of each image. In datasets with several labels, rows with the same group are one image."""
+    """Return the first row of each image. If images have several labels, rows with the same group are of one image."""
     if predictions["labels"].null_count == len(predictions):
         return predictions
     pairs = zip(predictions["group"].to_pylist(), predictions["image_id"].to_pylist(), strict=True)

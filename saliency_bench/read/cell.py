@@ -116,7 +116,7 @@ class PartResult(Interval):
 class ForwardPasses(StrictModel):
     """Number of images passed through the classifier.
 
-    Whole batches are counted, even if a limit cuts the last one.
+    Whole batches are counted, even if a limit cuts the last one short.
 
     Attributes:
         explain: Passes of the explainer.
@@ -228,7 +228,7 @@ class CellResult(Interval, CellKey):
 
     @property
     def ranks(self) -> str:
-        """Return the rank as text, "1-3" or "2"; "" without a rank."""
+        """Return the rank as text, "1-3" or "2"; "" if there is no rank."""
         return rank_text(self.rank)
 
     @property

@@ -46,9 +46,9 @@ def power(
         correlation: Correlation of the differences within a cluster; used only with `spread`.
 
     Returns:
-        A row per pair of explainers and metric, starting with the pairs that need the most images. The columns include
-        `spread`, `clusters` and `images`; the last two are missing if more than ten million clusters are needed. For a
-        run, `observed` is the difference in the run, and `seen` is the number of its clusters.
+        A row for each metric and pair of explainers, starting with the pairs that need the most images. The columns
+        include `spread`, `clusters` and `images`; the last two are missing if more than ten million clusters are
+        needed. For a run, `observed` is the difference in the run, and `seen` is the number of its clusters.
 
     Raises:
         UserError: Both or neither of `run` and `spread` are given, a number is out of range, or no two explainers of

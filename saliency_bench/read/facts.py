@@ -113,7 +113,7 @@ class SummaryFacts(Facts):
 
 
 class Timings(Facts):
-    """timings.json: times of the last start in seconds, and peak memory of its main process in bytes."""
+    """timings.json: times of the last call of `run` in seconds, and peak memory of its main process in bytes."""
 
     seconds: float | None = None
     peak_memory: Count | None = None

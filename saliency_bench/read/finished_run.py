@@ -82,7 +82,7 @@ class Run(PaperTables):
 
     @property
     def timings(self) -> dict:
-        """Return the times of the last start in seconds and its peak memory in bytes (timings.json)."""
+        """Return the times of the last call of `run` in seconds, and its peak memory in bytes (timings.json)."""
         return self._read_files.timings
 
     @property
@@ -132,7 +132,7 @@ class Run(PaperTables):
 
     @property
     def samples_explained(self) -> int:
-        """Return the number of explained samples. The last batch counts in full, because batches are never cut."""
+        """Return the number of explained samples. The last batch counts in full, because batches are not cut short."""
         dataset, size = self.summary["dataset"], self.summary["batch_size"]
         if only := self.summary.get("only"):
             return only["samples"]
@@ -219,7 +219,7 @@ class Run(PaperTables):
         """Compare two runs sample by sample, on the explainers and metrics that they share.
 
         Args:
-            other: A run over the same dataset and split, or its folder.
+            other: A run on the same dataset and split, or its folder.
 
         Returns:
             A row per explainer and metric. `mean` is the mean difference (other run minus this run) over the `n`
@@ -268,8 +268,8 @@ class Run(PaperTables):
         `rare_failures` is True if the interval is wider because the samples cannot rule out rare extreme scores.
         Unknown numbers are NaN. The value is NaN if no sample has a score. The rank is NaN for a baseline and if there
         are too few samples. Your own function has one row per version, and `explainer_version` or `metric_version`
-        contains the version as text. `cell_id` is the same as in the records. `reliability` is the median over the maps
-        of an explainer that averages random draws.
+        contains the version as a string. `cell_id` is the same as in the records. `reliability` is the median over the
+        maps of an explainer that averages random draws.
         """
         import pandas as pd
 

@@ -43,13 +43,13 @@ class Manifest(BaseModel):
     """Content of `run.json`.
 
     Attributes:
-        spec: Settings of the latest call of `run`; earlier calls may have had other explainers, metrics and limits.
+        spec: Settings of the latest call of `run`; earlier calls may have had different explainers, metrics and limits.
         identity: All settings on which the scores of all calls depend.
         cells: Cells of all calls.
         dataset: Origin of the dataset in the latest call.
         model: Origin of the model in the latest call.
         class_names: Class names of the model, so that readers need not load the model; None if it has no names.
-        other: The other model, if any call used one. All later calls must then use the same model.
+        other: The other model, if any call used one. All later calls must then use the same other model.
         answers: {role of a network: logits for fixed images}, from the first call that used the network.
         network: {part of the model: hash}, as in `Classifier.hashes`.
         objects: Python objects used as explainers or metrics in any call.
@@ -78,7 +78,7 @@ class Manifest(BaseModel):
     def after(self, earlier: "Manifest | None") -> "Manifest":
         """Merge in the cells of an earlier call; for metrics in both calls, use the new range.
 
-        Cells whose samples were combined with other partners, for example because of a different limit, are not
+        Cells whose samples were combined with different partners, for example because of a different limit, are not
         comparable and are omitted.
 
         Raises:
@@ -90,7 +90,7 @@ class Manifest(BaseModel):
         if earlier.other is not None and self.other is None:
             raise UserError(
                 f"{self.spec.out} contains a run with the other model {earlier.other.model.id}; give --other-model and "
-                "--other-label again, or choose another --out"
+                "--other-label as before, or choose another --out"
             )
         differing += ["--other-model"] if earlier.other and self.other != earlier.other else []
         before, now = (_asked_for(manifest.cells.values()) for manifest in (earlier, self))
@@ -123,7 +123,7 @@ class Manifest(BaseModel):
         before, now = earlier.answers.get("model"), self.answers.get("model")
         if before is not None and now is not None:
             same = before.distance(now) <= TOLERANCE
-            words.append(f"{'equal' if same else 'different'} logits for fixed pictures")
+            words.append(f"{'equal' if same else 'different'} logits for fixed images")
         return f" ({', '.join(words)})" if words else ""
 
     def _has_other_partners(self, cell: CellKey) -> bool:
@@ -218,7 +218,7 @@ def read_manifest(folder: Path) -> Manifest:
     """
     path = folder / MANIFEST
     content = read_json(path)
-    check_format(path, content, FORMAT, "choose another --out, or repeat the run in a new folder")
+    check_format(path, content, FORMAT, "choose another --out to repeat the run in a new folder")
     try:
         return Manifest.model_validate_json(json.dumps(content))
     except ValidationError as error:

@@ -44,11 +44,11 @@ class NetworkAnswers(StrictModel):
     def _rectangular(self) -> Self:
         """Raise ValueError unless all images have the same number of logits."""
         if len({len(row) for row in self.logits}) > 1:
-            raise ValueError("pictures have different numbers of logits")
+            raise ValueError("images have different numbers of logits")
         return self
 
     def distance(self, other: "NetworkAnswers") -> float:
-        """Return the largest difference of logits as a share of their range; infinity if shapes differ."""
+        """Return the largest difference between logits as a share of their range; infinity if shapes differ."""
         first, second = (np.array(answers.logits, dtype=float) for answers in (self, other))
         if self.size != other.size or first.shape != second.shape:
             return np.inf
@@ -77,9 +77,9 @@ def check_same_network(
     allowed = COARSE if arithmetic.startswith(HALF) else TOLERANCE
     if (distance := first.distance(second)) > allowed:
         raise UserError(
-            f"{difference}: weights and settings are equal, but logits for fixed pictures differ by {distance:.2g} of "
-            f"their range ({allowed:g} is allowed); a library, or a file or variable that it reads, may have changed; "
-            f"{fix}"
+            f"{difference}: weights and settings are equal, but logits for fixed images differ by {distance:.2g} of "
+            f"their range ({allowed:g} is allowed); a library, or a file or environment variable that it reads, may "
+            f"have changed; {fix}"
         )
 
 

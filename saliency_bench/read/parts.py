@@ -8,9 +8,9 @@ Each file is written once, and used only if its content matches its name.
     thumbnails/000000272-HASH.parquet       small maps for the report
 
 HASH is the hash of the file's bytes, so damage is detected. Results are grouped into files according to computing time.
-Two equal runs may therefore have different part files, but the tables made from these files are equal. Each group, such
-as an explainer, is one row group. Its rows are sorted by key, such as a cell, and then by `position`, the position of
-the sample in the run. The file's metadata contains notes in JSON:
+Two runs with the same settings may therefore have different part files, but the tables made from these files are
+identical. Each group, such as an explainer, is one row group. Its rows are sorted by key, such as a cell, and then by
+`position`, the position of the sample in the run. The file's metadata contains notes in JSON:
 
     format    format of part files
     run       hash of the run's identity (`RunStore.run`)
@@ -67,7 +67,7 @@ class StoredResult:
 
 @dataclass(frozen=True)
 class PartNote:
-    """Note in a part file about results. Results that differ only in the position of the first sample share a note.
+    """Note about results in a part file. Results that differ only in the position of the first sample share a note.
 
     Attributes:
         group: As in `StoredResult`.
@@ -302,7 +302,7 @@ def _total(counts: dict[str, int]) -> int:
 
 
 def _entries(results: Iterable[StoredResult]) -> list[PartNote]:
-    """Return the notes on results. Results that differ only in their start share one note."""
+    """Return the notes on results. Results that differ only in the position of the first sample share a note."""
     starts: dict[str, set[int]] = {}
     for result in results:
         offsets = [position - result.positions[0] for position in result.positions]

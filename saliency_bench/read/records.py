@@ -87,7 +87,7 @@ def write(path: Path, rows: list[dict] | pa.Table, schema: pa.Schema) -> None:
 
 
 def stored(rows: pa.Table) -> pa.Table:
-    """Add missing columns of `OF_MAP`, filled with nulls, to rows of a part file of an earlier version."""
+    """Add missing columns of `OF_MAP`, filled with nulls, to rows from a part file of an earlier version."""
     for column in OF_MAP:
         if column.name not in rows.column_names:
             rows = rows.append_column(column, pa.nulls(len(rows), column.type))
@@ -159,7 +159,7 @@ def check_columns(path: Path, columns: Sequence[str], schema: pa.Schema) -> pq.F
         _check_types(about.schema.to_arrow_schema(), columns, schema)
         numbers = check_pages(path, about, columns, at_once=True).total()
         if about.num_rows > MOST_ROWS or numbers > MOST_NUMBERS:
-            raise ValueError(f"it has {about.num_rows:,} rows with {numbers:,} numbers and texts, more than the limit")
+            raise ValueError(f"it has {about.num_rows:,} rows with {numbers:,} values, which is more than the limit")
         return about
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
         raise damaged(path, error) from error
@@ -232,7 +232,7 @@ def _check_types(schema: pa.Schema, columns: Iterable[str], known: pa.Schema = S
 def _holds(file: pq.ParquetFile, number: int, cells: Collection[str]) -> bool:
     """Return whether a row group contains rows of these cells.
 
-    The ids themselves are read, because the smallest and the largest id in the footer may be wrong.
+    The ids themselves are read, because the minimum and maximum id in the footer may be wrong.
     """
     ids = file.read_row_group(number, ["cell_id"])["cell_id"]
     return not set(cells).isdisjoint(ids.unique().to_pylist())

@@ -139,7 +139,7 @@ def _scores(path: Path, cells: list[CellResult]) -> CellScores:
 
 
 def _check_value(folder: Path, cell: CellResult, scores: CellScores) -> None:
-    """Raise UserError if a cell has another number of scores in the records, or its value is not their mean."""
+    """Raise UserError if a cell has a different number of scores in the records, or its value is not their mean."""
     values = scores.values.get(cell.cell_id)
     count = 0 if values is None else int(scores.takes_part(cell).sum())
     if count != cell.n or values is None:
@@ -161,7 +161,7 @@ def _check_value(folder: Path, cell: CellResult, scores: CellScores) -> None:
 def _check_unchanged(path: Path) -> None:
     """Raise UserError if a file's hash differs from the hash that the run recorded after writing the file.
 
-    A folder without recorded hashes is not checked, for example a run that was reduced to some of its cells.
+    A folder without recorded hashes, such as a run that was reduced to some of its cells, is not checked.
     """
     if not (notes := path.parent / WRITTEN).exists():
         return
@@ -192,7 +192,9 @@ def load_maps(run: Any) -> dict[str, StoredMaps]:
     """
     folder = Path(getattr(run, "folder", run))
     if not (folder / "summary.json").is_file():
-        raise UserError(f"{folder} is not the folder of a finished run (no summary.json); give the --out of a run")
+        raise UserError(
+            f"{folder} is not the folder of a finished run (no summary.json); give the --out folder of a run"
+        )
     names = explainer_names(read_manifest(folder).cells.values())
     table = records.read_columns(folder / "predictions.parquet", ["image_id"], records.PREDICTIONS)
     ids = table["image_id"].to_pylist()
@@ -211,9 +213,11 @@ def read_summary(folder: Path) -> dict:
     """
     path = folder / "summary.json"
     if not path.is_file():
-        raise UserError(f"{folder} is not the folder of a finished run (no summary.json); give the --out of a run")
+        raise UserError(
+            f"{folder} is not the folder of a finished run (no summary.json); give the --out folder of a run"
+        )
     summary = _json(path)
-    check_format(path, summary, FORMAT, "give the --out of a run, or repeat the run with another --out")
+    check_format(path, summary, FORMAT, "give the --out folder of a run, or repeat the run with another --out")
     if NEEDED - set(summary) or not summary["cells"]:
         raise UserError(f"{path} is not the summary of a run of saliency-bench")
     _check_unchanged(path)

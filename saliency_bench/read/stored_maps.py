@@ -1,8 +1,8 @@
 """Maps that a run stores as float16 in Parquet files, with one row per sample. Files are read on demand.
 
-A map is divided by `scale`, the smallest power of two above its greatest magnitude, so that gradients of any size keep
+A map is divided by `scale`, the smallest power of two above its largest magnitude, so that gradients of any size keep
 the 11 bits of float16. The relative error of a value is at most 1/2048, and its absolute error at most 2^-25 of the
-map's greatest magnitude. `map` and `scale` are null if the explainer returned no map.
+map's largest magnitude. `map` and `scale` are null if the explainer returned no map.
 """
 
 import re

@@ -152,7 +152,7 @@ def _predictions(folder: Path, name: str, identity: Identity) -> pa.Table:
 
 
 def _chosen_by(path: Path, digest: str) -> str | None:
-    """Return the classifier that chose the dataset's images; None for the run's own classifier or no classifier."""
+    """Return the classifier that chose the dataset's images; None if there is none or if it is the run's own."""
     columns = ["chosen_by", "chosen_by_digest"]
     if not set(columns) <= set(pq.read_schema(path).names):
         return None
@@ -400,7 +400,7 @@ def _accuracy(model: dict) -> str:
 
 
 def notes(cells: Sequence[CellResult]) -> list[str]:
-    """Return a line for each remark on the values of metrics, which names all metrics with this remark."""
+    """Return a line for each remark on the values of metrics. It names all metrics with this remark."""
     named: dict[str, list[str]] = {}
     for metric, name in metric_names(cells).items():
         note = next(cell.note for cell in cells if cell.metric_id == metric)

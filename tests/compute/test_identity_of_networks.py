@@ -654,7 +654,7 @@ def test_run_rejects_same_digest_with_different_logits(start, tmp_path, factor, 
     factor.write_text("0.9")
     assert classifier_of(factor).digest == digest
     refused(r"run contains results of a different model: .*0.0005 is allowed.*another --out", again)
-    refused("logits for fixed pictures differ", again, explainers=["random"])
+    refused("logits for fixed images differ", again, explainers=["random"])
     factor.write_text("1")
     assert again().summary == first.summary
 
@@ -728,10 +728,10 @@ def test_error_names_differences_between_models(start):
         return start(classifier_of(Scaled(**settings), mean=mean))
 
     run()
-    logits = "different logits for fixed pictures"
+    logits = "different logits for fixed images"
     for settings, words in (
         ({"scale": 2.0}, f"different settings, {logits}"),
-        ({"scale": 1}, "different settings, equal logits for fixed pictures"),  # an int instead of a float
+        ({"scale": 1}, "different settings, equal logits for fixed images"),  # an int instead of a float
         ({"bias": 0.5}, f"different weights, {logits}"),
         ({"mean": 0.4}, f"different normalisation, {logits}"),
         ({"kind": nn.GELU, "bias": 0.5}, f"different classes or code and settings and weights, {logits}"),

@@ -62,7 +62,7 @@ def test_single_sample_has_value_but_no_interval(start):
         assert [cell[name] for name in ("n", "low", "high", "rank")] == [1, None, None, None]
         assert cell["unranked"] == "too few to rank"
         assert f" {cell['value']:.3f}\n" in f"{result}\n"
-    assert "Too few samples to rank: 1 independent samples; ranks need at least 50." in result.verdict
+    assert "Too few samples to rank explainers: 1 independent samples, but ranks need at least 50." in result.verdict
     assert json.loads(json.dumps(result.summary, allow_nan=False)) == result.summary
 
 
@@ -468,7 +468,7 @@ def test_verdict_names_explainers_with_peaked_maps(start, tmp_path):
                       for metric in ("saliency_miou", "saliency_recall")}  # fmt: skip
     (line,) = [line for line in result.verdict if "half of the map's range" in line]
     assert re.match("square_(2 and square_3|3 and square_2): in most samples, less than 1 % of the pixels ", line)
-    assert "counts for saliency_miou and saliency_recall:" in line
+    assert "count for saliency_miou and saliency_recall, so" in line
     page = sb.report(tmp_path / "run").read_text(encoding="utf-8")
     assert line in html.unescape(re.sub("</?code>", "", page))
     assert re.search("<code>square_[23]</code>: in most", page)

@@ -251,7 +251,7 @@ def test_rare_scores_keep_the_error_rate():
 def test_line_states_clusters_and_few_samples(run):
     cell = find_cell("gradcam:saliency_miou", read_run(run)).model_copy(update={"n": 60, "clusters": 15})
     line = CheckedRequirement(Requirement.read("gradcam:saliency_miou>=0.001"), cell, cell, 0.95).line("")
-    assert "n = 60 in 15 clusters, few samples; with so few samples, no violation would fail reliably" in line
+    assert "n = 60 in 15 clusters, few samples; with so few samples, no violation would be detected reliably" in line
 
 
 def test_holm_levels_match_the_method_by_hand():
@@ -271,7 +271,7 @@ def test_holm_levels_match_the_method_by_hand():
         assert one.interval.ends == pytest.approx((theirs.low, theirs.high))
     assert [one.verdict for one in (first, second, third)] == ["met", "undecided", "undecided"]
     assert "interval of 98.33 %" in first.line("")
-    assert "the interval contains the bound, so these samples do not decide" in third.line("")
+    assert "the interval contains the bound, so these samples are too few to decide" in third.line("")
     (lone,) = check(run, [Requirement("method0:saliency_miou", True, means[0] + 0.02)])
     assert lone.level == 0.95
     # The bound is .02 above the mean and the end of the interval further away: n grows with the square of the ratio.
@@ -370,7 +370,7 @@ def test_strict_check_fails_undecided_requirements(run, capsys):
     assert (main(words), main([*words, "--strict"])) == (0, 1)
     lines = said(capsys, ["check", str(run), "--require", "gradcam:saliency_miou>random", "--strict"]).splitlines()
     assert [line.split()[0] for line in lines] == ["undecided", "undecided", "met"]
-    assert all("would fail with 80 % probability" in line for line in lines)
+    assert all("would be detected with 80 % probability" in line for line in lines)
     main([*words, "--strict", "--json"])
     found = json.loads(capsys.readouterr().out)
     assert (found["strict"], found["passed"]) == (True, False)

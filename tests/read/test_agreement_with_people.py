@@ -208,7 +208,7 @@ def test_command_writes_tables_and_plot(done, answers, tmp_path, capsys):
     ("image_id,explainer,exposure,person,right\na,b,x,c,true\n", "answer 1: exposure .*; got x"),
     ("image_id,explainer,exposure,person,right\na,b,1,c,maybe\n", "answer 1: right must be true or false; got maybe"),
     ("image_id,explainer,exposure,person,right\n,b,1,c,1\n", "answer 1: image_id is empty"),
-    ("image_id,explainer,exposure,person,right\na,b,1,c,1\na,b,1.0,c,0\n", "answer 2: second answer of c on a"),
+    ("image_id,explainer,exposure,person,right\na,b,1,c,1\na,b,1.0,c,0\n", "answer 2: c answered twice about a"),
     ("a\"\n\"", "no column image_id"),
 ])  # fmt: skip
 def test_invalid_answers_are_rejected(tmp_path, text, line):
@@ -242,7 +242,7 @@ def test_accuracies_cover_only_judged_images(done, answers, tmp_path):
         right, asked = literal_people(path, row["explainer"], row["exposure"], own).sum(axis=0)
         assert row["people"] == pytest.approx(right / asked, abs=1e-12)
     assert "Not in the runs: 1 of 26 images with answers, such as nowhere." in found.data["notes"]
-    note = "People judged the explainers on different images; each explainer is compared on its own images."
+    note = "People judged the explainers on different images; for each explainer, only its own images are used."
     assert note in found.data["notes"]
     path.write_text("image_id,explainer,exposure,person,right\nnowhere,gradient,0.5,c,true\n")
     words = r"no image of .*uneven\.csv is in the runs: the file has ids such as nowhere, but the runs have ids such "

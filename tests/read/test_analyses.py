@@ -182,7 +182,7 @@ def test_correlation_over_datasets_matches_scipy(tmp_path):
         assert (row["pearson low"], row["pearson high"]) == pytest.approx((theirs.low, theirs.high))
     two = sb.analyse(folders[:2], "correlation")
     assert two.data["datasets"] == []
-    assert "needs runs on 3 datasets with different ids; these are on dataset-0" in two.data["notes"][-1]
+    assert "needs runs on 3 datasets with different ids; these runs are on dataset-0" in two.data["notes"][-1]
     assert not [note for note in found.data["notes"] if "needs runs on" in note]
 
 

@@ -155,9 +155,9 @@ def test_to_pandas_separates_versions_of_an_explainer(shapes, resnet, tmp_path):
 
     first, second = old.cells[0].explainer_version, new.cells[0].explainer_version
     assert refused(".", old.compare, new) == (
-        f"{old.folder} and {new.folder} share no explainer and metric: "
-        f"brightness has version {first} in the first and {second} in the second"
+        f"{old.folder} and {new.folder} share no pair of explainer and metric: "
+        f"brightness has version {first} in the first run and {second} in the second"
     )
     other = sb.run(**settings, explainers=["random"], out=tmp_path / "other")
     refused(r"is not the folder of a finished run \(no summary.json\)", old.compare, tmp_path)
-    refused(r"share no explainer and metric$", old.compare, other)
+    refused(r"share no pair of explainer and metric$", old.compare, other)

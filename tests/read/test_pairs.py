@@ -323,7 +323,7 @@ def test_page_of_all_samples_matches_records(sampled):
 def test_samples_page_reports_missing_maps_and_wrong_dataset(folder, tmp_path):
     page = report(folder, tmp_path / "page.html", samples=True)
     text = page.with_name("page-samples.html").read_text(encoding="utf-8")
-    assert "has no thumbnails of maps of gradcam, rise, integrated_gradients" in text
+    assert "has no thumbnails of the maps of gradcam, rise, integrated_gradients" in text
     other = Dataset.from_dict({"image": [Image.new("RGB", (4, 4))], "label": [0]})
     words = "does not contain the same samples as the dataset of"
     refused(words, report, folder, tmp_path / "page.html", samples=True, data=other)

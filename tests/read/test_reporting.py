@@ -762,7 +762,7 @@ def test_report_does_not_overwrite_other_files(folder, tmp_path):
     notes = tmp_path / "notes.py"
     notes.write_text("mine")
     refused("--out", report, [folder], notes / "page.html")
-    refused(r"notes\.py exists and is not an HTML page; give --out a file that ends in \.html", report, [folder], notes)
+    refused(r"exists and is not an HTML page; give a file name that ends in \.html as --out", report, [folder], notes)
     assert notes.read_text() == "mine"
 
 

@@ -207,13 +207,13 @@ def test_sentences_follow_from_tables(seed):
         metric, later, left = answer["metric"], answer["later"], answer["left"]
         contest = narrowing.contests[metric]
         deciding = {name: np.nanmean(laboratory.table[name, metric][: contest.images]) for name in left}
-        (line, *advice) = [line for line in lines if re.match(f"By .*{metric}", line)]
+        (line, *advice) = [line for line in lines if re.match(f"On .*{metric}", line)]
         if not left:
             assert "no candidate has scores" in line
             continue
         # Scores equal the scores of the table. If another candidate has a better score, the sentence names it.
         better = max if answer["higher_is_better"] else min
-        named = re.match(r"By \S+: (\S+) \(|By \S+: (\S+), not itself|By \S+: (\S+) led on", line)
+        named = re.match(r"On \S+: (\S+) \(|On \S+: (\S+), not itself|On \S+: (\S+) led on", line)
         name = next(filter(None, named.groups())) if named else left[0]
         if name in later:
             mine = later[name]
@@ -260,7 +260,7 @@ def test_sentences_show_recommendation_scores_and_lead():
     assert headline == "For pointing at the object: good (one pass per image)."
     later = content["metrics"][0]["later"]["good"]
     assert later["rare"]  # scores between .85 and .95; one in a hundred may still be 0
-    assert by_metric.startswith(f"By saliency_average_precision: good (0.898 [{later['low']:.3f}, 0.900] (rare")
+    assert by_metric.startswith(f"On saliency_average_precision: good (0.898 [{later['low']:.3f}, 0.900] (rare")
     behind = min(item["behind"] for item in content["metrics"][0]["dropped"])
     assert by_metric.endswith(f"; random 0.199); 2 others are beaten by at least {behind:.2g}.")
     assert silent.startswith("This does not show whether the network relies on")
@@ -272,7 +272,7 @@ def test_leading_baseline_or_unproven_lead_recommends_nothing():
     lines = sentences(content)
     assert content["questions"][0]["recommended"] is None
     assert ": the centre spot beats every method tried, so these images cannot show" in lines[0]
-    assert lines[1].startswith("By saliency_average_precision: the centre spot beats every method tried")
+    assert lines[1].startswith("On saliency_average_precision: the centre spot beats every method tried")
     assert re.search(r"\(0\.9\d+ .*; method 0\.\d{3}\)\.$", lines[1])
     unclear, laboratory = narrowed({"method": 0.54, "centre": 0.5}, ["centre"], images=24, noise=0.2)
     content = content_of(unclear, laboratory, images=48, later=False)

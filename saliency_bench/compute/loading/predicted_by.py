@@ -41,7 +41,7 @@ Predicted = Iterator[tuple[str, Sequence[float]]]  # (image id, logits)
 def predicted_by(
     spec: RunSpec, objects: Objects, table: SplitTable, model: Classifier, classes: int, members: Members | None
 ) -> tuple[TargetRule, NetworkAnswers | None]:
-    """Return the target rule for `predicted-by:MODEL`, and the logits of MODEL for fixed pictures.
+    """Return the target rule for `predicted-by:MODEL`, and the logits of MODEL for fixed images.
 
     Args:
         spec: Settings of the run.
@@ -53,7 +53,7 @@ def predicted_by(
 
     Raises:
         UserError: MODEL cannot be loaded or lacks classes, its run used different data or too few samples, or MODEL
-            has the same weights and settings as the run's model but different logits for fixed pictures.
+            has the same weights and settings as the run's model but different logits for fixed images.
     """
     name = spec.target.removeprefix(PREDICTED_BY)
     if not names_a_model(spec.target):
@@ -132,7 +132,7 @@ def _of_model(other: Classifier, spec: RunSpec, table: SplitTable) -> Predicted:
 def _of_run(
     folder: Path, spec: RunSpec, table: SplitTable
 ) -> tuple[list[str] | None, Members, str, str, NetworkAnswers | None, Predicted]:
-    """Return (labels, model classes of each dataset class, identity, name, logits for fixed pictures, sample logits).
+    """Return (labels, model classes of each dataset class, identity, name, logits for fixed images, sample logits).
 
     All values belong to the model of the run in `folder`. The model itself is not loaded, because its name cannot be
     trusted.

@@ -64,7 +64,9 @@ def _card(verdict: Verdict, metric: tuple[str, int | str], name: str) -> Card:
         it = "it" if len(baselines) == 1 else "these"
         return Card(name, higher, tuple(baselines), f"baseline; no method is shown to beat {it}")
     if all(cell.scored < BEST_FROM for cell in unbeaten):
-        return Card(name, higher, tuple(unbeaten), f"not best: under {BEST_FROM * 100:.0f} % of the samples scored")
+        return Card(
+            name, higher, tuple(unbeaten), f"not best: fewer than {BEST_FROM * 100:.0f} % of the samples are scored"
+        )
     return Card(name, higher, tuple(unbeaten), "not best: a baseline may be just as good")
 
 
@@ -94,7 +96,7 @@ def worse(verdict: Verdict) -> list[Worse]:
 
 
 def worse_lines(verdict: Verdict, title: Callable[[str], str]) -> list[str]:
-    """Return `worse` as sentences. More than `MOST_LINES` are merged into one sentence per baseline.
+    """Return `worse` as sentences. If there are more than `MOST_LINES`, they are merged into one per baseline.
 
     `title` returns the name of a metric on the page.
     """

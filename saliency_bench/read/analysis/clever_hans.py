@@ -1,10 +1,11 @@
 """Find Clever Hans samples: the network predicts their target confidently, but from pixels outside the object.
 
 A sample must meet three conditions (Li et al., 2020, equation 19): f_c above 0.9, pointing game below 0.5, and
-insertion above the run's median. f_c is the network's confidence in the explained target, which need not be the most
-probable class. As in insertion, it is the probability of the target class, the sum of the probabilities of a group, or
-the difference between the two groups of a contrast. Under these conditions, the map points outside the mask, and the
-pixels that it highlights are enough for the network, so the network may use the wrong evidence.
+insertion above the median of the explainer's scores in the run. f_c is the network's confidence in the explained
+target, which need not be the most probable class. As for insertion, f_c is the probability of the target class, the sum
+of the probabilities of a group, or the difference between the two groups of a contrast. If all conditions are met, the
+map points outside the mask, and the pixels that it highlights are enough for the network, so the network may use the
+wrong evidence.
 """
 
 from collections.abc import Iterator, Sequence
@@ -46,7 +47,7 @@ def clever_hans(
         insertion: Lower limit of insertion; by default the median of the explainer's own scores in the run.
 
     Returns:
-        The samples, highest insertion first, and their number per explainer.
+        The samples, highest insertion first, and the number of samples per explainer.
     """
     rows: list[tuple] = []
     counts: list[tuple] = []
@@ -64,14 +65,14 @@ def clever_hans(
             counts.append((*subject, row.name, len(chosen.order), scored, *share.known, chosen.least))
     if not counts:
         raise UserError(
-            f"Clever Hans samples require scores of {POINTING} and {INSERTION}, but no explainer of these runs has "
-            "both; start a run again with both metrics"
+            f"Clever Hans samples require scores of {POINTING} and {INSERTION}, but no explainer in these runs has "
+            "both; repeat a run with both metrics"
         )
-    above = "the median of the explainer" if insertion is None else f"{insertion:g}"
+    above = "the median of the explainer's scores" if insertion is None else f"{insertion:g}"
     notes = [
         f"Confidence in the explained target above {confidence:g}, pointing game below {pointing_game:g}, insertion "
         f"above {above}; samples that are known to be misclassified are ignored.",
-        "The 95 % intervals of the shares hold for these thresholds and ignore the variation of the median.",
+        "The 95 % intervals of the shares treat these thresholds as fixed and ignore the variation of the median.",
         "Inspect each sample: the mask may be wrong, and valid evidence may lie outside the object.",
     ]
     data = {"samples": dicts(HEADER, rows), "explainers": dicts(COUNTS, counts)}
@@ -127,7 +128,7 @@ def _confidences(run: "Run") -> tuple[np.ndarray, np.ndarray]:
     """Return (f_c (n,), NaN if unknown; bool (n,), False if a sample is known to be misclassified).
 
     Raises:
-        UserError: The predictions are missing, or have no confidence in the target.
+        UserError: The predictions are missing, or do not include the confidence in the target.
     """
     if "target_confidence" not in run.prediction_columns:
         raise UserError(

@@ -1,4 +1,4 @@
-"""Compare several runs: compatible runs are merged and ranked again; all others are compared with the first run.
+"""Compare several runs. Compatible runs are merged and ranked again; all others are compared with the first run.
 
 Runs are compatible if their identities are equal (`read/identity.py`), so that their cells differ only in explainer and
 metric, and if they have equal scores in the cells that they share.
@@ -36,7 +36,7 @@ class RunConflict(Conflict):
 
 @dataclass(frozen=True)
 class RunDifference:
-    """Difference between a run, which may be merged, and the first run.
+    """Difference between a single or merged run and the first run.
 
     Attributes:
         run: The run.
@@ -124,7 +124,7 @@ def compare_runs(runs: Sequence["Run"]) -> Comparison:
 
 
 def _clusters(runs: Sequence["Run"], conflicting: set[frozenset[int]]) -> list[list[int]]:
-    """Return the indices of the runs in order, grouped into runs to merge."""
+    """Return groups of indices of runs, in order. The runs of a group can be merged."""
     clusters: list[list[int]] = []
     for index, run in enumerate(runs):
         compatible = [
@@ -164,7 +164,7 @@ def differing_question(first: "Run", second: "Run") -> list[str]:
     named_alike = any(
         cells.get((cell.explainer_id, cell.metric_id), cell.cell_id) != cell.cell_id for cell in second.cells
     )
-    return settings or ["setting that is visible only in the cell ids"] * named_alike
+    return settings or ["setting that is recorded only in the cell ids"] * named_alike
 
 
 def largest_first(runs: Iterable["Run"]) -> list["Run"]:
@@ -175,8 +175,7 @@ def largest_first(runs: Iterable["Run"]) -> list["Run"]:
 def merge_runs(runs: Sequence["Run"]) -> "Run":
     """Merge compatible runs. If several runs have the same cell, use the run with the most samples.
 
-    Every pair of explainers is compared again on the samples that both explainers have, and all explainers are ranked
-    together.
+    All explainers are compared pairwise again on their common samples, and all explainers are ranked together.
     """
     if len(runs) == 1:
         return runs[0]
@@ -187,7 +186,7 @@ def merge_runs(runs: Sequence["Run"]) -> "Run":
     scores = _merged_scores(ordered, {cell_id: merged.origins[cell_id] for cell_id in cells})
     contrasts, standings = compare(list(cells.values()), scores.values, scores.codes(), merged.seed, scores.parts)
     ranked = [cell.model_copy(update=standings[cell.cell_id].as_dict()) for cell in cells.values()]
-    # For an explainer of two runs, the time in the run with more samples is used.
+    # For an explainer that occurs in two runs, the time in the run with more samples is used.
     seconds = {key: time for run in ordered[::-1] for key, time in run.timings.get("explainers", {}).items()}
     with_pictures = next((run for run in ordered if run.examples), merged)
     return replace(
@@ -252,7 +251,7 @@ def lines(comparison: Comparison, folders: Sequence[str]) -> list[str]:
         if len(set(samples)) > 1:
             sizes = [f"{folders[number - 1]} covers {used} samples"
                      for number, used in zip(numbers, samples, strict=True)]  # fmt: skip
-            text.append(f"{', '.join(sizes)}; two explainers are compared on the samples that both have")
+            text.append(f"{', '.join(sizes)}; two explainers are compared on their common samples")
     for conflict in comparison.conflicts:
         text.append(
             f"conflict: {conflict.explainer} by {conflict.metric} ({conflict.cell_id}) differs between "
@@ -270,7 +269,7 @@ def lines(comparison: Comparison, folders: Sequence[str]) -> list[str]:
 def _difference_lines(difference: RunDifference, title: str) -> list[str]:
     """Return the significant differences between merged runs and the first, as text."""
     if difference.reason:
-        return [f"{title}: not compared, {difference.reason}"]
+        return [f"{title}: not compared, because {difference.reason}"]
     significant = [pair for pair in difference.pairs if pair.direction]
     few = sum(pair.p is None and pair.is_tested for pair in difference.pairs)
     aggregates = sum(not pair.is_tested for pair in difference.pairs)

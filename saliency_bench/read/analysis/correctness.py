@@ -27,7 +27,8 @@ def by_correctness(run: "Run") -> Table:
     right = run.prediction_columns.get("correct", [])
     if all(known is None for known in right):
         raise UserError(
-            f"no image of {run.folder} has a known label, so none counts as right or wrong; use a labelled dataset"
+            f"no image of {run.folder} has a known label, so correct and wrong predictions cannot be distinguished; "
+            "use a labelled dataset"
         )
     groups = {name: np.array([answer is known for answer in right]) for known, name in GROUPS.items()}
     codes = run.scores.codes()

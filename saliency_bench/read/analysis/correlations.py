@@ -1,4 +1,4 @@
-"""Correlate two metrics over the samples of one explainer, and over the means of datasets.
+"""Correlate two metrics over the samples of one explainer, and over the mean scores on several datasets.
 
 Pearson's r measures whether scores lie on a line. Spearman's rho, which uses ranks and gives ties their mean rank,
 measures whether scores have the same order. Metrics where lower is better are negated first, so that 1 always means
@@ -32,12 +32,12 @@ FEWEST = 3  # points; with fewer, no correlation is reported
 
 
 def correlation(runs: Sequence["Run"]) -> Findings:
-    """Correlate every two metrics for each explainer: over samples, and over datasets if there are at least three."""
+    """Correlate each pair of metrics, for each explainer over samples, and over datasets if there are three or more."""
     rows = [row for run in runs for row in _over_samples(run, _dataset_of(run, runs))]
     tables = [Table(SAMPLES, rows)]
     if means := list(_over_datasets(runs)):
         tables.append(Table(DATASETS, means, "datasets"))
-    notes = ["Metrics where lower is better are negated: 1 means that both agree.",
+    notes = ["Metrics where lower is better are negated: 1 means that both metrics agree.",
              "Intervals: 95 %, percentile bootstrap over clusters, not corrected for multiple tests."]  # fmt: skip
     if means:
         notes.append("Intervals over datasets: Fisher's transformation, for at least four datasets.")
@@ -50,9 +50,9 @@ def _why_no_datasets(runs: Sequence["Run"]) -> str:
     """Return a sentence that says why there is no correlation over datasets."""
     datasets = sorted({run.subject[0] for run in runs})
     why = (
-        f"needs runs on {FEWEST} datasets with different ids; these are on {', '.join(datasets)}"
+        f"needs runs on {FEWEST} datasets with different ids; these runs are on {', '.join(datasets)}"
         if len(datasets) < FEWEST
-        else f"needs a model and an explainer with the same two metrics on {FEWEST} datasets, which these runs lack"
+        else f"needs a model and an explainer with the same two metrics on {FEWEST} datasets, but these runs have none"
     )
     return f"No correlation over datasets: it {why}."
 
@@ -80,7 +80,7 @@ def _over_samples(run: "Run", dataset: str) -> Iterator[tuple]:
 
 
 def cell_correlations(run: "Run", first: CellResult, second: CellResult) -> tuple[Estimate, Estimate]:
-    """Return (Spearman's, Pearson's) correlation of two cells over the samples that both have.
+    """Return (Spearman's, Pearson's) correlation of two cells over their common samples.
 
     Scores are oriented so that higher is better.
     """
@@ -125,7 +125,7 @@ def pearson(first: np.ndarray, second: np.ndarray, weights: np.ndarray) -> np.nd
 
 
 class Ranked:
-    """Values (n,) that are prepared for being ranked in many draws with replacement."""
+    """Values (n,), prepared so that they can be ranked in many draws with replacement."""
 
     def __init__(self, values: np.ndarray):
         self.distinct, self.index = np.unique(values, return_inverse=True)
@@ -140,7 +140,7 @@ class Ranked:
 
 
 def metric_agreement(table: CellTable, scores: CellScores) -> dict | None:
-    """Return Spearman's correlation of every two metrics: computed over the explainers of each sample, then averaged.
+    """Return Spearman's correlation of each pair of metrics over explainers, averaged over samples.
 
     A sample is ignored if all explainers have equal scores on one of the metrics.
 
@@ -178,7 +178,7 @@ def _mean_correlation(first: np.ndarray, second: np.ndarray) -> tuple[float, int
 
 
 def _over_datasets(runs: Sequence["Run"]) -> Iterator[tuple]:
-    """Yield a row of DATASETS, the correlation of means over datasets, per model, explainer and pair of metrics."""
+    """Yield a row of DATASETS, the correlation of means over datasets, for a model, an explainer and two metrics."""
     explainers, metrics_of_runs = names_of(runs)
     means: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
     for run in runs:

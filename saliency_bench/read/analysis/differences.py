@@ -141,7 +141,7 @@ class RunPair:
 
     @property
     def largest(self) -> list[SampleDifference]:
-        """Return up to `MOST` samples that differ most."""
+        """Return the samples that differ most, at most `MOST`."""
         order = np.argsort(-np.abs(self.differences), kind="stable")[:MOST]
         return [
             _sample(self.ids[index], self.first[index], self.second[index])
@@ -210,7 +210,7 @@ def differences(first: "Run", second: "Run") -> list[dict]:
         raise UserError(f"{first.folder} and {second.folder} cannot be compared sample by sample: {reason}")
     if not (shared := pairs(first, second)):
         versions = _other_versions(first, second)
-        raise UserError(f"{first.folder} and {second.folder} share no explainer and metric{versions}")
+        raise UserError(f"{first.folder} and {second.folder} share no pair of explainer and metric{versions}")
     return [pair.as_dict() for pair in shared]
 
 
@@ -222,7 +222,7 @@ def _other_versions(first: "Run", second: "Run") -> str:
             {method.text: method.version for method in map(method_of, run.cells)} for run in (first, second)
         )
         sentences += [
-            f"{text} has version {before[text]} in the first and {after[text]} in the second"
+            f"{text} has version {before[text]} in the first run and {after[text]} in the second"
             for text in before
             if text in after and before[text] != after[text]
         ]
@@ -255,7 +255,7 @@ def pairs(first: "Run", second: "Run") -> list[RunPair]:
 
 
 def compared(first: "Run", second: "Run", cells: Sequence[tuple[CellResult, CellResult, str, str]]) -> list[RunPair]:
-    """Compare cells of two runs on the samples that have both scores. The p-values are adjusted over all pairs.
+    """Compare cells of two runs on the samples with a score in both runs. The p-values are adjusted over all pairs.
 
     `cells` are tuples (cell of the first run, cell of the second run, name of the explainer, name of the metric).
     """
@@ -335,7 +335,7 @@ class Conflict:
     Attributes:
         cells: Both cells.
         samples: Number of samples whose scores differ.
-        common: Number of samples that both cells have.
+        common: Number of samples that occur in both cells.
         largest: Sample that differs most; None if only the means differ.
     """
 
@@ -376,7 +376,7 @@ class Conflict:
 def conflicts(
     first: tuple[Sequence[CellResult], CellScores], second: tuple[Sequence[CellResult], CellScores]
 ) -> list[Conflict]:
-    """Return the cells with the same id whose scores differ on the samples that both runs have.
+    """Return the cells with the same id whose scores differ on the common samples of the two runs.
 
     Args:
         first: Cells and scores of a run.

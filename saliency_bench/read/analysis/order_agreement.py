@@ -2,17 +2,17 @@
 
 The orders are based on the accuracies of networks and of people at each exposure (Lu et al., Crowdsourcing Evaluation
 of Saliency-based XAI Methods, 2021). People see the most important pixels of an image according to a map, and then more
-and more pixels until they name the class. Their answers are a CSV or Parquet table with one row per answer:
+and more pixels until they name the class. Their answers are stored in a CSV or Parquet table with one row per answer:
 
     image_id    as in the dataset
     explainer   as in the run, with its options: "gradcam", "rise:masks=1000"
     exposure    share of the pixels that were shown, above 0 and at most 1
     person      any string that identifies the person
-    right       true or false (CSV: also 1 or 0); "I don't know" is false
+    right       true or false (in CSV, also 1 or 0); "I don't know" is false
     dataset     optional: name or fingerprint of the dataset that image_id belongs to. Ids may occur in more than one
                 dataset, so answers that name their dataset count only for runs on it
 
-All answers of a person about an image and explainer form one judgement. The accuracy of people at r is the share of
+All answers of a person about an image and explainer form one judgement. People's accuracy at exposure r is the share of
 judgements that are correct at or before r. `saliency_crowd_auc` is the area under this curve, which is 0 at r = 0.
 """
 
@@ -149,7 +149,9 @@ def agreement(runs: Sequence["Run"], answers: str | Path | None = None) -> Findi
     if missing := answered - run_ids:
         notes.append(f"Not in the runs: {len(missing)} of {len(answered)} images with answers, such as {min(missing)}.")
     if len({frozenset(exposures_by_image) for exposures_by_image in answers_read.judgements.values()}) > 1:
-        notes.append("People judged the explainers on different images; each explainer is compared on its own images.")
+        notes.append(
+            "People judged the explainers on different images; for each explainer, only its own images are used."
+        )
     tables = [Table(AGREEMENT, rows), Table(PEOPLE, people, "people"), Table(ACCURACIES, accuracies, "accuracies")]
     data = {"exposures": dicts(AGREEMENT, rows), "people": dicts(PEOPLE, people),
             "accuracies": dicts(ACCURACIES, accuracies), "answers": answers_read.sha256}  # fmt: skip
@@ -250,7 +252,7 @@ def read_answers(path: Path) -> Answers:
         key = str(row.get(DATASET, "")), str(row["explainer"]), str(row["image_id"]), str(row["person"])
         if (*key, exposure) in seen:
             raise UserError(
-                f"{path}, answer {number}: second answer of {key[3]} on {key[2]} at exposure {exposure:g}; remove one"
+                f"{path}, answer {number}: {key[3]} answered twice about {key[2]} at exposure {exposure:g}; remove one"
             )
         seen.add((*key, exposure))
         first[key] = np.fmin(first.get(key, np.nan), exposure if right else np.nan)

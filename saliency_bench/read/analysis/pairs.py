@@ -1,4 +1,4 @@
-"""Compare every two explainers of a run on each metric: their difference, and the samples that differ most."""
+"""Compare each pair of explainers of a run on each metric: their difference, and the samples that differ most."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -21,7 +21,7 @@ MOST = 3  # samples that are listed for each explainer of a pair
 
 @dataclass(frozen=True)
 class ExplainerPair:
-    """Comparison of two explainers on one metric, over the samples that both have.
+    """Comparison of two explainers on one metric, over their common samples.
 
     Attributes:
         against: Difference and its test.
@@ -53,7 +53,7 @@ class ExplainerPair:
 
 
 def explainer_pairs(run: "Run") -> list[tuple[MetricColumn, list[ExplainerPair]]]:
-    """Return [(metric, pairs of explainers that share samples)]. In a pair, the better mean comes first."""
+    """Return [(metric, pairs of explainers that share samples)]. The better mean is first in each pair."""
     verdict = Verdict(run.cells, run.contrasts)
     columns_and_pairs = [(column, list(_pairs_of(run, column, verdict))) for column in run.table.columns]
     return [(column, pairs) for column, pairs in columns_and_pairs if pairs]
@@ -117,7 +117,7 @@ def _pair(scores: CellScores, against: Against, first: CellResult, second: CellR
 
 
 def _largest(gains: np.ndarray) -> np.ndarray:
-    """Return the indices of the `MOST` largest positive gains, preferring earlier ones, without a full sort."""
+    """Return the indices of the `MOST` largest positive gains, earlier ones first in ties, without a full sort."""
     least = np.partition(gains, -MOST)[-MOST] if len(gains) > MOST else -np.inf
     indices = np.flatnonzero((gains >= least) & (gains > 0))
     return indices[np.argsort(-gains[indices], kind="stable")][:MOST]

@@ -32,7 +32,7 @@ class TableEntry:
         value: The number; None if it is missing, with the reason in `notes`.
         ends: Interval of the number; None if there is no interval.
         spread: Standard deviation to print after the value; None if there is none.
-        rank: "1" or "1-3"; "" without a rank.
+        rank: "1" or "1-3"; "" if there is no rank.
         best: Whether the number is printed in bold if bold is enabled.
         notes: Remarks on the number, which become footnotes.
         of_interval: Remarks on the interval, which are printed only if the interval is printed.
@@ -96,7 +96,7 @@ class PaperTables:
         self, *, bold: bool = True, digits: int = 3, labels: Mapping[str, str] | None = None, caption: str = "",
         intervals: bool = True, ranks: bool = False,
     ) -> str:  # fmt: skip
-        r"""Return the table in LaTeX, for the package booktabs, with footnotes below the table.
+        r"""Return the table in LaTeX (requires the package booktabs), with footnotes below the table.
 
             print(run.to_latex(digits=2, labels={"gradcam": "Grad-CAM", "saliency_miou": "mIoU"}))
 
@@ -104,7 +104,7 @@ class PaperTables:
             bold: Whether to print the best explainers of each metric in bold, as marked in `Run.to_pandas`.
             digits: Digits after the decimal point.
             labels: {name of an explainer or metric: text to print instead}. A label or caption with a backslash or a
-                pair of $ is LaTeX and is inserted unchanged; other texts are escaped.
+                pair of $ is treated as LaTeX and inserted unchanged; all others are escaped.
             caption: If given, the table is placed in a `table` environment with this caption.
             intervals: Whether to print 95 % intervals.
             ranks: Whether to print the possible ranks of each explainer according to the paired test.
@@ -364,7 +364,7 @@ def _entry(cell: CellResult | None, used: int, marked: frozenset[str]) -> TableE
 def remarks(cell: CellResult, used: int) -> list[str]:
     """Return remarks on the value of a cell."""
     texts = [f"over {cell.n:,} of {used:,} images"] * (cell.n != used)
-    effective = f", equivalent to {cell.independent:.0f} equal ones" * (round(cell.independent) < cell.clusters)
+    effective = f", equivalent to {cell.independent:.0f} of equal size" * (round(cell.independent) < cell.clusters)
     texts += [f"in {counted(cell.clusters, 'group')}{effective}"] * (cell.clusters < cell.n)
     return texts + [f"few training runs ({cell.trainings})"] * cell.few_trainings
 

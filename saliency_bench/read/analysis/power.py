@@ -5,7 +5,7 @@ differences (`read/statistics/intervals.py`). The power of a two-sided t-test at
 
     power = P(|T| > t(1 - alpha / 2, C - 1)),    T non-central t with C - 1 degrees of freedom and d sqrt(C) / sigma
 
-(Cohen, Statistical Power Analysis, 1988, chapter 2). The sign flips of reports have nearly the same power. If k
+(Cohen, Statistical Power Analysis, 1988, chapter 2). The sign-flip test of reports has nearly the same power. If k
 differences are tested together, alpha is 0.05 / k (Bonferroni). The step-down test needs at most as many clusters as
 this correction. Fewer than 50 effective clusters are never enough, because reports then do not rank explainers.
 
@@ -50,7 +50,7 @@ class Failures:
     """Rare failures that the samples may have missed. A difference must stay significant even if they occur.
 
     Attributes:
-        reach: Greatest absolute difference on a sample where one of two explainers fails; 0 for unbounded scores.
+        reach: Largest absolute difference on a sample where one of two explainers fails; 0 for unbounded scores.
         columns: Number of explainers that are tested together, each of which may fail.
         evenness: Effective number of clusters / number of clusters.
     """
@@ -170,7 +170,7 @@ def _legendre() -> tuple[np.ndarray, np.ndarray]:
 def clusters_needed(
     spread: float, wanted: float, power: float = POWER, comparisons: int = 1, failures: Failures = NO_FAILURES
 ) -> int | None:
-    """Return the minimum number of clusters that gives the test this power and at least 50 effective clusters.
+    """Return the minimum number of clusters for this power, and for at least 50 effective clusters.
 
     Args:
         spread: Standard deviation of the mean difference over one cluster.
@@ -186,11 +186,13 @@ def clusters_needed(
         UserError: The difference is 0, or power, spread or comparisons are out of range.
     """
     if not (wanted and np.isfinite(wanted)):
-        raise UserError("the difference (--difference) must not be 0; give the smallest one that matters, such as 0.02")
+        raise UserError(
+            "the difference (--difference) must not be 0; give the smallest difference that matters, such as 0.02"
+        )
     if not 0 < power < 1:
         raise UserError(f"power (--power) must be between 0 and 1; got {power:g}")
     if not (spread >= 0 and np.isfinite(spread)) or comparisons < 1:
-        raise UserError(f"spread (--spread) must be at least 0, got {spread:g}, and comparisons at least 1")
+        raise UserError(f"spread (--spread) must be at least 0 (got {spread:g}), and comparisons must be at least 1")
     alpha = ALPHA / comparisons
     quantile = float(stats.norm.isf(power))
 
@@ -212,7 +214,7 @@ def clusters_needed(
 
 
 def of_run(run: "Run", wanted: float, power: float = POWER, together: bool = True) -> list[Needed]:
-    """Return the numbers of images needed to distinguish every two explainers of a run, for each metric.
+    """Return the number of images needed to distinguish each pair of explainers of a run, for each metric.
 
     For each metric, the pairs that need the most images come first.
 
@@ -269,7 +271,7 @@ def assumed(spread: float, wanted: float, power: float = POWER, size: int = 1, c
     """Return the number of images needed for an assumed spread of differences, for scores from 0 to 1.
 
     Args:
-        spread: Standard deviation of the paired differences of images.
+        spread: Standard deviation of the per-image paired differences.
         wanted: Difference to find.
         power: Power with which the difference is found.
         size: Images per cluster.
@@ -277,7 +279,9 @@ def assumed(spread: float, wanted: float, power: float = POWER, size: int = 1, c
             spread^2 (1 + (size - 1) correlation) / size.
     """
     if size < 1 or not 0 <= correlation <= 1:
-        raise UserError(f"a cluster has at least 1 image and a correlation from 0 to 1; got {size} and {correlation:g}")
+        raise UserError(
+            f"a cluster must have at least 1 image and a correlation from 0 to 1; got {size} and {correlation:g}"
+        )
     of_cluster = spread * sqrt((1 + (size - 1) * correlation) / size)
     failures = Failures(reach=1.0)
     clusters = clusters_needed(of_cluster, wanted, power, failures=failures)

@@ -1,8 +1,8 @@
 """Judge whether the maps of an explainer depend on the network's weights, by randomising the weights.
 
-Each part of `saliency_randomisation` belongs to a layer. The part is the similarity of the maps before and after all
-layers from the logits down to this layer get new weights. Maps that stay similar do not depend on the weights of those
-layers (Adebayo et al., 2018).
+Each part of `saliency_randomisation` belongs to a layer. The part is the similarity between the maps before and after
+all layers from the logits down to this layer are randomised. Maps that stay similar do not depend on the weights of
+those layers (Adebayo et al., 2018).
 """
 
 from collections.abc import Iterator, Sequence
@@ -51,13 +51,15 @@ def randomisation(runs: Sequence["Run"], bound: float = BOUND) -> Findings:
         verdicts.append((*subject, judged[last], *_numbers(part), first))
     if not rows:
         raise UserError(
-            f"no run has scores of {METRIC} with form=ssim or form=spearman; add it: --metrics {METRIC}:layers=5"
+            f"no run has scores of {METRIC} with form=ssim or form=spearman; "
+            f"add the metric with --metrics {METRIC}:layers=5"
         )
     notes = [
-        f"{STAYS}: the 95 % interval of the similarity lies above {bound:g}; {CHANGES}: it lies below. Layers get "
-        "new weights one after the other, from the logits down; the first table is for all layers.",
-        "A map that depends on the weights is not necessarily correct; any other map cannot explain what the "
-        "network learned.",
+        f"{STAYS}: the 95 % interval of the similarity lies above {bound:g}; {CHANGES}: it lies below this value. "
+        "Layers get new weights one after the other, from the logits down; the first table shows "
+        "the result for all layers.",
+        "A map that depends on the weights is not necessarily correct; a map that does not depend on them "
+        "cannot explain what the network learned.",
     ]
     data = {"bound": bound, "explainers": dicts(VERDICTS, verdicts), "layers": dicts(LAYERS, rows)}
     return Findings("randomisation", [Table(VERDICTS, verdicts), Table(LAYERS, rows, "layers")], data, notes)

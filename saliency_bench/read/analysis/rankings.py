@@ -21,12 +21,12 @@ ENDS = ("spearman", "spearman low", "spearman high", "kendall tau-b", "kendall l
 AGREEMENT = ("dataset", "model", "metric", "other", *ENDS, "explainers", "n")
 SETTINGS = ("dataset", "model", "metric", "explainer", "mean rank", "worst rank", "survives", "settings")
 FEWEST = 3  # explainers; with fewer, orders are not compared
-OPEN = "The intervals contain the values of all orders of the explainers that are compatible with the samples."
+OPEN = "Each interval contains the values of all orders of the explainers that the samples do not rule out."
 Means = Callable[[np.ndarray], Sequence[np.ndarray]]
 
 
 def rank(runs: Sequence["Run"]) -> Findings:
-    """Compare every two metrics by the order of the explainers' means: Spearman's rho and Kendall's tau-b.
+    """Compare each pair of metrics by the order of the explainers' means: Spearman's rho and Kendall's tau-b.
 
     Means are over the n samples for which every explainer has scores on both metrics. Baselines are included, metrics
     are oriented so that higher is better, and equal means are tied. The interval contains the values of all orders on
@@ -41,7 +41,7 @@ def rank(runs: Sequence["Run"]) -> Findings:
 
 
 def _agreements(run: "Run") -> list[tuple]:
-    """Return a row of AGREEMENT for every two metrics of a run that share enough explainers."""
+    """Return a row of AGREEMENT for each pair of metrics of a run that share enough explainers."""
     rows = []
     for first, second in combinations(run.table.columns, 2):
         cells = [
@@ -86,13 +86,14 @@ def rank_correlations(means: Means, codes: np.ndarray, seed: int) -> tuple[Estim
 
     If means are close, a percentile bootstrap interval contains the true value in only 80 % of cases, because the
     orders in the draws are more random than the true orders. The interval therefore contains the values of all pairs of
-    orders that are compatible with the samples. A metric decides the order of two explainers if |gap| > c se. Gaps of
-    means and their standard errors are computed from draws of clusters. c is the .95 quantile of the greatest |gap* -
-    gap| / se over all pairs of both orders, so that all decisions are correct together in 95 % of cases.
+    orders that are compatible with the samples. A metric decides the order of two explainers if |gap| > c se, where gap
+    is the difference between their means, and se is its standard error, computed from draws of clusters. c is the .95
+    quantile of the maximum |gap* - gap| / se over all pairs of both orders, so that all decisions are correct together
+    in 95 % of cases.
 
     Args:
-        means: Function from weights (draws, n), which say how often a draw contains each sample, to the means (draws,
-            k) on both metrics.
+        means: Function that maps weights (draws, n), which are the numbers of times that each draw contains each
+            sample, to the means (draws, k) on both metrics.
         codes: Cluster of each sample.
         seed: Seed of the draws.
     """
@@ -106,13 +107,13 @@ def rank_correlations(means: Means, codes: np.ndarray, seed: int) -> tuple[Estim
 
 
 def _decided(means: Means, codes: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the signs (k, k) of the gaps that the samples decide, on both metrics; 0 for an undecided pair."""
+    """Return the signs (k, k) of the gaps on both metrics; 0 for a pair whose order the samples do not decide."""
     gaps, draws = (
         np.stack([column[:, :, None] - column[:, None, :] for column in columns], axis=1)
         for columns in (means(np.ones((1, len(codes)))), _drawn_means(means, codes, seed))
     )
     errors = draws.std(axis=0, ddof=1)
-    # One bound on |gap* - gap| / se covers all gaps of both metrics, so all signs are correct together with 95 %.
+    # One bound on |gap* - gap| / se covers all gaps of both metrics, so all signs are correct with 95 % probability.
     with np.errstate(invalid="ignore", divide="ignore"):
         greatest = np.nanmax(np.abs(draws - gaps) / errors, axis=(1, 2, 3))  # NaN if a gap never varies
     counts = np.bincount(codes)
@@ -130,7 +131,7 @@ def _drawn_means(means: Means, codes: np.ndarray, seed: int) -> list[np.ndarray]
 
 
 def _tau_left_open(first: np.ndarray, second: np.ndarray) -> tuple[float, float]:
-    """Return the smallest and the greatest tau. A pair that either order leaves undecided may agree or disagree."""
+    """Return the minimum and maximum tau. Pairs that are undecided in either order may agree or disagree."""
     above = np.triu_indices(len(first), 1)
     products = (first * second)[above]
     known, is_open = products.sum(), np.count_nonzero(products == 0)
@@ -148,7 +149,7 @@ def _rho_left_open(first: np.ndarray, second: np.ndarray) -> tuple[float, float]
 
 
 def means_of(columns: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return the means (draws, k) of columns (n, k), NaN where a score is missing, under weights (draws, n)."""
+    """Return the means (draws, k) of columns (n, k), NaN where a score is missing, for weights (draws, n)."""
     has = np.isfinite(columns)
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.einsum("dn,nk->dk", weights, np.where(has, columns, 0)) / np.einsum("dn,nk->dk", weights, has)
@@ -167,7 +168,7 @@ def kendall_of(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def spearman_of(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return Pearson's correlation of centred ranks, each half of (number below - number above)."""
+    """Return Pearson's correlation of centred ranks; a rank is (number below - number above) / 2."""
     return _cosine(first.sum(axis=2), second.sum(axis=2))
 
 
@@ -206,7 +207,7 @@ def sensitivity(runs: Sequence["Run"]) -> Findings:
             rows += sorted(of_metric, key=lambda entry: (entry[4], entry[5]))
     if not rows:
         raise UserError(
-            "no metric has several settings in these runs; add one with other options, for example "
+            "no metric has several settings in these runs; add a metric with different options, for example "
             "--metrics saliency_miou saliency_miou:threshold=0.3"
         )
     header = ("dataset", "model", "metric", "explainer", "setting", "rank", "rank set", "value")
@@ -214,7 +215,7 @@ def sensitivity(runs: Sequence["Run"]) -> Findings:
         tuple(rank_text(value) if isinstance(value, tuple) else value for value in detail.values())
         for detail in details
     ]
-    notes = ["Survives: in no setting is another explainer significantly better."]
+    notes = ["Survives: no other explainer is significantly better in any setting."]
     return Findings(
         "sensitivity", [Table(SETTINGS, rows), Table(header, each, "settings")],
         {"explainers": dicts(SETTINGS, rows), "settings": details}, notes,
@@ -240,6 +241,6 @@ def _complete(table: CellTable, columns: Sequence[MetricColumn]) -> list[tuple[E
 
 
 def _ranks(values: Sequence[float]) -> np.ndarray:
-    """Return the rank of each value: 1 for the greatest. Ties get their mean rank."""
+    """Return the rank of each value: 1 for the largest. Ties get their mean rank."""
     order = order_of(np.array([values], dtype=float))[0]
     return (len(values) + 1 - order.sum(axis=1)) / 2

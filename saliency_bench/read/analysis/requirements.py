@@ -1,7 +1,7 @@
 """Check requirements of a run, such as "gradcam:saliency_miou>=0.3", as a gate in continuous integration.
 
 A requirement may also compare two explainers of the run: "gradcam:saliency_miou>random". The verdict then depends on
-the interval of the difference on the samples that both explainers have, and the bound is 0.
+the interval of the difference on the explainers' common samples, and the bound is 0.
 
 A requirement fails only if the samples contradict it: the whole interval lies on the wrong side of the bound, or the
 paired test shows that the explainer is worse than in an earlier run. If the interval contains the bound, the
@@ -11,9 +11,9 @@ interval in a table.
 
 Holm's method (1979) corrects for the number of requirements of a call. First, all m requirements are judged with
 intervals of level 1 - .05 / m. The decided requirements are removed, and the remaining k are judged with intervals of
-level 1 - .05 / k. These steps are repeated until no other requirement is decided. All verdicts of a call are
+level 1 - .05 / k. These steps are repeated until no further requirement is decided. All verdicts of a call are
 therefore correct together in 95 % of calls, and true requirements fail by chance in 2.5 % of calls. With an earlier
-run, the rate is 5 %: the paired test adds 2.5 %, because it is two-sided and only one side fails a requirement. If
+run, the rate is 5 %: the paired test adds 2.5 %, because it is two-sided and a requirement fails on only one side. If
 scores are 0 or 1 and samples are independent, the intervals are exact and guarantee these rates. For other scores, the
 rates are as accurate as the intervals.
 """
@@ -141,7 +141,7 @@ class CheckedRequirement:
 
     @property
     def needed(self) -> int | None:
-        """Return the approximate number of samples that would decide the requirement if the mean stays the same.
+        """Return the approximate number of samples needed to decide the requirement if the mean stays the same.
 
         The result is None if the requirement is decided, or if the mean is too close to the bound.
         """
@@ -187,14 +187,14 @@ class CheckedRequirement:
         text += f", {RARE}" * self.interval.rare
         text += f", interval of {100 * self.level:.4g} %" if ends and self.level > LEVEL else ""
         if self.verdict == UNDECIDED:
-            about = f"; about {self.needed:,} samples would decide" if self.needed else ""
-            text += f", the interval contains the bound, so these samples do not decide{about}"
+            about = f"; about {self.needed:,} samples would be enough" if self.needed else ""
+            text += f", the interval contains the bound, so these samples are too few to decide{about}"
         if not ends:
             text += ", no interval: all scores are equal"
         elif (violation := self.smallest_violation) is not None:
-            text += f"; a violation by {_number(violation)} would fail with {100 * POWER:.0f} % probability"
+            text += f"; a violation by {_number(violation)} would be detected with {100 * POWER:.0f} % probability"
         else:
-            text += "; with so few samples, no violation would fail reliably"
+            text += "; with so few samples, no violation would be detected reliably"
         limits, below = self.cell.limits, self.requirement.at_least == (self.verdict == MET)
         needed = limits if self.requirement.other else limits[:1] if below else limits[1:]
         if self.verdict != UNDECIDED and not all(map(isfinite, needed)):
@@ -274,7 +274,7 @@ def violation_of_share(bound: float, size: float, tail: float) -> float | None:
 
 
 def verdict(requirement: Requirement, interval: Interval) -> str:
-    """Return the verdict on a requirement from its interval, or from its value if equal scores allow no interval."""
+    """Return the verdict on a requirement from its interval, or from its value if all scores are equal."""
     value = interval.value or 0.0
     low, high = interval.ends or (value, value)
     if requirement.other and low == high == 0:
@@ -352,7 +352,7 @@ def _is_share(scores: CellScores, cell: CellResult, estimate: Estimate) -> bool:
 
 
 def _difference(run: "Run", cell: CellResult, other: CellResult, codes: np.ndarray, tail: float) -> Estimate:
-    """Return a cell minus another cell of the same metric, on the samples that both have."""
+    """Return a cell minus another cell of the same metric, on their common samples."""
     if not cell.aggregate:
         matched = Matched([run.scores.values[cell.cell_id], run.scores.values[other.cell_id]], codes, cell.limits)
         return paired_difference(matched, 0, 1, tail, gate=True)
@@ -374,13 +374,13 @@ def _other(requirement: Requirement, cell: CellResult, run: "Run") -> CellResult
         return None
     other = find_cell(f"{requirement.other}:{metric_names(run.cells)[cell.metric_id]}", run)
     if other.cell_id == cell.cell_id:
-        raise UserError(f"{requirement}: both explainers are the same; compare different explainers")
+        raise UserError(f"{requirement}: both explainers are the same; compare two different explainers")
     common = run.scores.takes_part(cell) & run.scores.takes_part(other)
     count = effective_clusters(np.bincount(run.scores.codes()[common]))
     if count < INTERVAL_FROM:
         raise UserError(
             f"{requirement}: the two explainers share {int(count)} independent samples of {run.folder}, but an "
-            f"interval needs {INTERVAL_FROM}; increase --limit of the run"
+            f"interval needs {INTERVAL_FROM}; increase the --limit of the run"
         )
     return other
 
@@ -391,14 +391,14 @@ def _cell(requirement: Requirement, run: "Run") -> CellResult:
     low, high = cell.limits
     if not requirement.other and not low <= requirement.bound <= high:
         raise UserError(
-            f"{requirement}: scores of {cell.metric_text} are from {low:g} to {high:g}; choose a bound in this range"
+            f"{requirement}: scores of {cell.metric_text} range from {low:g} to {high:g}; choose a bound in this range"
         )
     if cell.value is None:
         raise UserError(f"{requirement}: no sample of {run.folder} has a score: {cell.without}")
     if cell.independent < INTERVAL_FROM:
         raise UserError(
             f"{requirement}: {run.folder} has {int(cell.independent)} independent samples, but an interval needs "
-            f"{INTERVAL_FROM}; increase --limit of the run"
+            f"{INTERVAL_FROM}; increase the --limit of the run"
         )
     return cell
 
@@ -406,7 +406,7 @@ def _cell(requirement: Requirement, run: "Run") -> CellResult:
 def find_cell(names: str, run: "Run") -> CellResult:
     """Return the cell that "EXPLAINER:METRIC" names. Omitted options have their defaults.
 
-    Options may contain colons, so `names` is split where both parts are names in the run.
+    Options may contain colons, so `names` is split at a colon for which both parts are names in the run.
     """
     explainers, metrics = explainer_names(run.cells), metric_names(run.cells)
     splits = [(names[:index].strip(), names[index + 1 :].strip()) for index, sign in enumerate(names) if sign == ":"]
@@ -467,7 +467,7 @@ def _pairs(before: "Run", after: "Run", cells: Mapping[str, CellResult]) -> dict
     for pair in pairs:
         if not pair.ids:
             raise UserError(
-                f"{before.folder} and {after.folder} have no samples in common; give a run over the same samples"
+                f"{before.folder} and {after.folder} have no samples in common; give a run on the same samples"
             )
     return dict(zip(cells, pairs, strict=True))
 

@@ -6,10 +6,10 @@ for the variation between images and between training runs (`read/statistics/tra
 se^2 = se_C^2 + s_T^2 / T. A study of two networks has no interval. In simulations, an interval for two networks
 contained the mean in only 88 % of cases, and an interval for at least three networks in 93 % or more.
 
-With at least five networks, two explainers are compared by their differences on the same images and networks:
-t = d / se, corrected for all pairs of a metric (Holm). The degrees of freedom are (T - 1) se^2 / (s_T^2 / T), but not
-more than those of se_C. This number is smaller than Satterthwaite's. In simulated studies of five equal explainers on
-five networks, up to 10 % found a difference with Satterthwaite's degrees of freedom, and at most 5 % with the smaller
+With at least five networks, two explainers are compared by their differences on the same images and networks: t = d /
+se, corrected for all pairs of a metric (Holm). The degrees of freedom are (T - 1) se^2 / (s_T^2 / T), but not more than
+those of se_C. This number is smaller than Satterthwaite's. In simulated studies of five equally good explainers on five
+networks, up to 10 % found a difference with Satterthwaite's degrees of freedom, and at most 5 % with the smaller
 number.
 """
 
@@ -98,8 +98,8 @@ def over_networks(runs: Sequence["Run"]) -> Networks:
     shared = [key for key in keyed[0] if all(key in cells for cells in keyed)]
     if not shared:
         raise UserError(
-            f"{_name(runs)} share no explainer and metric of the same version; run the same explainers and metrics on "
-            "each network"
+            f"{_name(runs)} share no pair of explainer and metric with the same versions; "
+            "run the same explainers and metrics on each network"
         )
     others = {key: cell for cells in keyed for key, cell in cells.items() if key not in shared}
     left_out = [f"{cell.explainer_text} by {cell.metric_text}" for cell in others.values()]
@@ -118,7 +118,7 @@ def over_networks(runs: Sequence["Run"]) -> Networks:
 
 
 def _check(runs: Sequence["Run"]) -> None:
-    """Raise UserError unless the runs use different networks and equal settings."""
+    """Raise UserError unless the runs use different networks and the same settings."""
     if len(runs) < 2:
         raise UserError(
             "a seed study needs runs of at least two networks; train more with `saliency-bench train --seed`"

@@ -23,18 +23,18 @@ The bets are those of Waudby-Smith & Ramdas, "Estimating means of bounded random
 method (1979) for e-values. Betting against one leader instead of all K - 1 opponents is a predictable mixture of the
 bets against each opponent.
 
-The distance of a candidate behind the best is tested for all margins m at once: `behind` is the greatest m for which
+The distance of a candidate behind the best is tested for all margins m at once: `behind` is the largest m for which
 the wealth with margin m reaches K / level. All of these bounds are correct together with probability 1 - level.
 
 The race alone does not show that the winner beats the baselines, which are maps that ignore the network, because a
-baseline may have been dropped against another leader. Each method j therefore also bets against each baseline k, on all
-clusters in which both have scores, with Y_c = sum (X_j(s) - X_k(s)) / (largest * span). Method j is reported to beat
-every baseline if each of these wealths reaches J / level, for J methods. By the same argument, this report is wrong
-with a probability of at most `level`. This bound holds even if the data select the method, and also if clusters are
-added after the race (`Race.beats`).
+baseline may have been dropped while a different candidate was the leader. Each method j therefore also bets against
+each baseline k, on all clusters in which both have scores, with Y_c = sum (X_j(s) - X_k(s)) / (largest * span). Method
+j is reported to beat every baseline if each of these wealths reaches J / level, where J is the number of methods. By
+the same argument, this report is wrong with a probability of at most `level`. This bound holds even if the data select
+the method, and also if clusters are added after the race (`Race.beats`).
 
-Scores without bounds have no `span`. The sign of the difference is used instead (span 1), so that a candidate is ahead
-if it is better on more samples than it is worse on.
+Unbounded scores have no `span`. The sign of the difference is used instead (span 1), so that a candidate is ahead if it
+is better on more samples than it is worse on.
 """
 
 from collections.abc import Mapping, Set
@@ -106,9 +106,10 @@ class Race:
 
     Args:
         names: Names of the candidates.
-        span: Greatest possible difference between two scores; if infinite, only the signs of differences are used.
-        margin: Candidates within this distance of the best are protected from being dropped, like the best.
-        level: Probability that a protected candidate is ever dropped.
+        span: Largest possible difference between two scores; if infinite, only the signs of differences are used.
+        margin: Candidates within this distance of the best are protected from being dropped, like the best candidate
+            itself.
+        level: Upper bound on the probability that a protected candidate is ever dropped.
         largest: Largest number of samples in a cluster.
     """
 
@@ -188,7 +189,7 @@ class Race:
         return all(evidence >= log(methods / self.level) for evidence in wealth)
 
     def differences(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        """Return first minus second (n,), or its sign for scores without bounds."""
+        """Return first minus second (n,), or its sign for unbounded scores."""
         return np.sign(first - second) if self.by_sign else first - second
 
     def wealth(self, name: str, margin: float | None = None) -> float:

@@ -28,10 +28,12 @@ def sweep(runs: Sequence["Run"], option: str | None = None) -> Findings:
     if not rows:
         which = "an option" if option is None else f"the option {option}"
         raise UserError(
-            f"no metric of these runs has several values of {which}; give the metric with each value, for example "
+            f"no metric of these runs has several values of {which}; list the metric once for each value, for example "
             "--metrics saliency_miou:threshold=0.3 saliency_miou:threshold=0.5 saliency_miou:threshold=0.7"
         )
-    notes = ["95 % intervals hold for each value separately; all values of a curve are computed on the same samples."]
+    notes = [
+        "The 95 % intervals hold for each value separately; all values of a curve are computed on the same samples."
+    ]
     return Findings("sweep", [Table(HEADER, rows)], {"points": dicts(HEADER, rows)}, notes)
 
 

@@ -43,7 +43,7 @@ class Table:
         return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
     def latex(self) -> str:
-        """Return the table in LaTeX, with rules of the package booktabs."""
+        """Return the table in LaTeX, with rules from the package booktabs."""
         header, *rows = [" & ".join(map(latex, row)) + r" \\" for row in self.texts()]
         numbers = (all(not isinstance(row[index], str) for row in self.rows) for index in range(len(self.header)))
         columns = "".join("r" if is_number else "l" for is_number in numbers)
@@ -53,7 +53,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Findings:
-    """Results of one analysis of some runs.
+    """Results of one analysis of one or more runs.
 
     Attributes:
         what: Name of the analysis.

@@ -100,7 +100,7 @@ class Verdict:
         ]
 
     def sentences(self) -> list[str]:
-        """Return sentences that name the explainers that beat each baseline or are best, or report too few samples."""
+        """Return sentences about the explainers that beat each baseline or are best, or about too few samples."""
         against = [
             tested
             for comparisons in self.against_baselines()
@@ -133,7 +133,7 @@ class Verdict:
         if not all(cell.unranked == TOO_FEW for cell in cells) or (self.cells and not cells):
             return ""
         most = int(max((cell.independent for cell in cells), default=0))
-        return f"Too few samples to rank: {most} independent samples; ranks need at least {RANKED_FROM}."
+        return f"Too few samples to rank explainers: {most} independent samples, but ranks need at least {RANKED_FROM}."
 
     def _leading(self) -> list[str]:
         """Return sentences about the best explainers on each metric, and metrics on which a baseline is unbeaten."""
@@ -185,7 +185,7 @@ class Verdict:
                 names.setdefault(listed(self.metrics[cell.metric_id] for cell in peaked), []).append(self.names[key])
         return [
             f"{listed(explainers)}: in most samples, less than 1 % of the pixels are above half of the map's range. "
-            f"This is the only region that counts for {metrics}: the scores depend little on where the map points."
+            f"Only these pixels count for {metrics}, so the scores depend little on where the map points."
             for metrics, explainers in names.items()
         ]
 
@@ -217,7 +217,7 @@ class Verdict:
 
 
 def _has_signed_maps(cell: CellResult) -> bool:
-    """Return whether a cell's explainer declares that its maps are signed; False without a declaration."""
+    """Return whether a cell's explainer declares that its maps are signed."""
     if not registry.is_named(cell.explainer_version) or cell.explainer not in registry.files("explainers"):
         return False
     signed = registry.declared("explainers", cell.explainer, "signed", False)
@@ -254,8 +254,9 @@ def _sentence(names: list[str], signs: dict[str, int | None], other: str) -> str
 def many_shapes(explainers: int, samples: float) -> list[str]:
     """Return [warning] if this many explainers and samples increase the error rate, else []."""
     lines = [
-        f"It may reach {percent} % if more than {many} explainers with scores of different shapes (rare events "
-        f"beside smooth scores) are compared{f' on fewer than {few} independent samples' if few < inf else ''}."
+        f"The error rate may reach {percent} % if more than {many} explainers with differently distributed scores "
+        "(rare events and smooth scores) are compared"
+        f"{f' on fewer than {few} independent samples' if few < inf else ''}."
         for many, few, percent in MANY_SHAPES
         if explainers > many and samples < few
     ]

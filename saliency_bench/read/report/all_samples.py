@@ -246,7 +246,9 @@ def _missing(run: Run, pictures: SamplePictures) -> list[str]:
     if len(run.scores.ids) > MOST:
         lines.append(f"Pictures are shown for the first {count(MOST)} samples.")
     if without := [row.name for row in run.table.rows if row.explainer_id not in pictures.maps]:
-        lines.append(f"The run has no thumbnails of maps of {', '.join(without)}; start the run again to create them.")
+        lines.append(
+            f"The run has no thumbnails of the maps of {', '.join(without)}; start the run again to create them."
+        )
     if pictures.images is None:
         kept = f"Only the images of {count(len(pictures.kept))} samples are stored with the run"
         lines.append(f"{kept}; give the dataset with --data to see all images under the maps.")

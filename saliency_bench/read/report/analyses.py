@@ -97,14 +97,14 @@ def analyse(runs: Any, what: str, **options: Any) -> Analysis:
 
     Args:
         runs: Result of `run`, its folder, or a list of these. Runs with the same settings are merged.
-        what: Analysis, with its options in parentheses. "correlation": correlation of every two metrics over samples,
-            per explainer, and over the means of datasets if there are at least three. "sensitivity": ranks of
-            explainers over all settings of a metric. "clever-hans": samples whose target the network predicts with
-            confidence from pixels outside the object (`confidence`, `pointing_game`, `insertion`). "sweep": scores of a
-            metric at several values of an option (`option`). "rank": agreement of metrics on the order of explainers.
-            "randomisation": whether explainers depend on the weights, according to the parts of saliency_randomisation
-            (`bound`). "agreement": agreement of metrics and people on the order of explainers at each exposure
-            (`answers`, a file as described in `saliency_bench.read.analysis.order_agreement`).
+        what: Analysis, with its options in parentheses. "correlation": correlation of each pair of metrics over the
+            samples of each explainer, and over the mean scores on datasets if there are at least three. "sensitivity":
+            ranks of explainers over all settings of a metric. "clever-hans": samples whose target the network predicts
+            with confidence from pixels outside the object (`confidence`, `pointing_game`, `insertion`). "sweep": scores
+            of a metric at several values of an option (`option`). "rank": agreement of metrics on the order of
+            explainers. "randomisation": whether explainers depend on the weights, according to the parts of
+            saliency_randomisation (`bound`). "agreement": agreement of metrics and people on the order of explainers at
+            each exposure (`answers`, a file as described in `saliency_bench.read.analysis.order_agreement`).
         options: Options of the analysis.
 
     Raises:

@@ -13,7 +13,7 @@ def cards_of(question: dict[str, Any], content: dict[str, Any]) -> list[dict[str
 
 
 def _card(answer: dict[str, Any], question: dict[str, Any], content: dict[str, Any]) -> dict[str, Any]:
-    """Return a card with the score of the recommended candidate, or of the leader if the metric dropped it."""
+    """Return a card with the score of the recommended candidate, or of the leader if that candidate was dropped."""
     baselines = {candidate["name"] for candidate in content["candidates"] if candidate["baseline"]}
     left, outcome = answer["left"], answer["outcome"]
     card = {"name": answer["metric"].partition(":")[0], "higher_is_better": answer["higher_is_better"]}

@@ -58,12 +58,12 @@ def headline(question: dict[str, Any], content: dict[str, Any]) -> str:
     about, answers = question["about"], _answers(question, content)
     shown = [answer for answer in answers if answer["outcome"] == "method"]
     if name := question["recommended"]:
-        by = f", by {listed([_metric(answer, content) for answer in shown])} alone" if len(shown) < len(answers) else ""
+        by = f", on {listed([_metric(answer, content) for answer in shown])} alone" if len(shown) < len(answers) else ""
         return f"For {about}: {name} ({_passes(name, content)}){by}{_alike(question, content)}."
     if name := question["not_shown"]:
         return f"For {about}, nothing is recommended: {name} is not beaten, but is not shown to beat every baseline."
     if shown:
-        leaders = [f"{_methods(answer)[0]} by {_metric(answer, content)}"
+        leaders = [f"{_methods(answer)[0]} on {_metric(answer, content)}"
                    for answer in answers if answer["outcome"] in ("method", "open")]  # fmt: skip
         return (
             f"For {about}, the metrics disagree: {listed(leaders)}. Choose the metric that fits your purpose; do not "
@@ -97,7 +97,7 @@ def question_lines(question: dict[str, Any], content: dict[str, Any]) -> list[st
         if text := _missing(answer, content):
             missing.setdefault(text, []).append(_metric(answer, content))
     lines = [*reliability_lines(question, content), *(metric_line(answer, question, content) for answer in answers)]
-    return lines + [f"By {listed(metrics)}, {text}." for text, metrics in missing.items()]
+    return lines + [f"On {listed(metrics)}, {text}." for text, metrics in missing.items()]
 
 
 def reliability_lines(question: dict[str, Any], content: dict[str, Any]) -> list[str]:
@@ -109,7 +109,7 @@ def reliability_lines(question: dict[str, Any], content: dict[str, Any]) -> list
 
 def metric_line(answer: dict[str, Any], question: dict[str, Any], content: dict[str, Any]) -> str:
     """Return the result of a metric in one sentence."""
-    by, outcome = f"By {_metric(answer, content)}", answer["outcome"]
+    by, outcome = f"On {_metric(answer, content)}", answer["outcome"]
     if outcome == "nothing":
         return f"{by}: no candidate has scores."
     if outcome == "baseline":
@@ -187,7 +187,7 @@ def _behind(answer: dict[str, Any]) -> str:
     are = "other is" if len(behind) == 1 else "others are"
     least = "" if min(behind) < SHOWN else f" by at least {min(behind):.2g}"
     if answer["by_sign"]:
-        least = ", worse on more images than better"
+        least = " (worse on more images than better)"
     return f"; {len(behind)} {are} beaten{least}"
 
 
@@ -206,7 +206,7 @@ def _missing(answer: dict[str, Any], content: dict[str, Any]) -> str:
     if needed is None or needed > MOST_IMAGES:
         if least is not None and there < least <= MOST_IMAGES:
             return f"at least about {_rounded(least, there)} images are needed to {tell}; there are {count(there)}"
-        return f"the differences on these images would not {tell} even with more images"
+        return f"differences of this size would not {tell} even with more images"
     # The race uses at most half of the images. Once these are used, more time does not help.
     if answer["ended"] == NO_TIME and needed <= min(there, 2 * content["may_decide"]):
         return f"about {rounded(needed)} of the {count(there)} images would {tell}; increase --within"

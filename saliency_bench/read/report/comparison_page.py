@@ -65,7 +65,7 @@ def run_names(runs: Sequence[Run]) -> list[str]:
 
 
 def merged_name(run: Run, comparison: Comparison, names: Sequence[str]) -> str:
-    """Return the name of a run, which may be merged: "first", or "first + third"."""
+    """Return the name of a single or merged run: "first", or "first + third"."""
     return " + ".join(names[number - 1] for number in comparison.numbers(run))
 
 
@@ -170,7 +170,7 @@ def _tables(comparison: Comparison, names: Sequence[str]) -> list[dict]:
 
 
 def _tagged(rows: list[TableRow], comparison: Comparison, names: Sequence[str]) -> list[dict]:
-    """Return the rows of one table. Each cell has tags and, if it repeats the score of a run, the name of that run."""
+    """Return the rows of one table. Each cell has tags and, if its score repeats that of another run, its name."""
     conflicting = {conflict.cell_id for conflict in comparison.conflicts}
 
     def entry(row: TableRow, index: int, cell: CellResult) -> dict:
@@ -205,7 +205,7 @@ def _repeats(cell: CellResult, other: CellResult) -> bool:
 
 
 def _difference_view(difference: RunDifference, comparison: Comparison, names: Sequence[str]) -> dict:
-    """Return the content about the differences between a run, which may be merged, and the first run.
+    """Return the content about the differences between a single or merged run and the first run.
 
     The content consists of a verdict, the changed settings, and a card, a table and plots for each metric.
     """

@@ -44,7 +44,7 @@ STYLE: dict[Any, Any] = {
     "axes.spines.right": False,
     "svg.fonttype": "none",
     "svg.hashsalt": "saliency-bench",  # equal figures get the same ids
-    "pdf.fonttype": 42,  # TrueType, because many publishers reject Type 3
+    "pdf.fonttype": 42,  # TrueType, because many publishers reject Type 3 fonts
 }
 # Colours of pages. The names are CSS variables in report.css, which adapt to dark mode.
 COLOURS = {
@@ -255,7 +255,7 @@ def difference_plot(pairs: Sequence[RunPair]) -> str:
 def difference_histogram(pairs: Sequence[RunPair]) -> str:
     """Return an SVG of histograms of the samples' differences.
 
-    Samples with equal scores are omitted, because they would dominate.
+    Samples with equal scores are omitted, because they would dominate the histogram.
     """
     rows = [_Row(pair.explainer, pair.baseline) for pair in pairs]
     differing = [pair.differences[pair.differences != 0] for pair in pairs]
@@ -361,7 +361,7 @@ def plot(findings: Findings, runs: Sequence[Run], path: Path) -> None:
 
 
 def _correlations(findings: Findings, runs: Sequence[Run]) -> Figure:
-    """Draw the correlations of every two metrics over samples, with one row per explainer and pair of metrics."""
+    """Draw the correlations of each pair of metrics over samples, with one row per explainer and pair of metrics."""
     rows = [
         (_label(row, ("explainer", "metric", "other"), runs), [_ends(row, "spearman"), _ends(row, "pearson")])
         for row in findings.data["samples"]
@@ -370,7 +370,7 @@ def _correlations(findings: Findings, runs: Sequence[Run]) -> Figure:
 
 
 def _agreements(findings: Findings, runs: Sequence[Run]) -> Figure:
-    """Draw the rank correlations of every two metrics over explainers."""
+    """Draw the rank correlations of each pair of metrics over explainers."""
     rows = [
         (_label(row, ("metric", "other"), runs), [_ends(row, "spearman"), _ends(row, "kendall", "kendall tau-b")])
         for row in findings.data["pairs"]

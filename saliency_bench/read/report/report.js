@@ -1,4 +1,4 @@
-// Sort tables by a click on a header, copy tables as text, and filter samples. All content is visible without JavaScript.
+// Sort tables when a header is clicked, copy tables as text, and filter samples. All content is visible without JavaScript.
 "use strict";
 (() => {
   const make = (tag, properties) => Object.assign(document.createElement(tag), properties);
@@ -175,7 +175,7 @@
     return score >= (low === "" ? -Infinity : Number(low)) && score <= (high === "" ? Infinity : Number(high));
   }
 
-  // Add controls for an explainer, a metric and two ends to a bar; return a function that tests a sample.
+  // Add controls for an explainer, a metric and the ends of a range to a bar; return a function that tests a sample.
   function scoreFilter(bar, samples, apply) {
     const found = new Map(samples.map((one) => [one, scoresOf(one)]));
     const named = Object.entries(found.get(samples[0]) || {}).filter(([, scores]) => Object.keys(scores).length);
@@ -225,7 +225,7 @@
   // The page may only load images from data URIs.
   const dataOf = (svg) => `data:image/svg+xml;charset=utf-8,${encodeURIComponent(svg)}`;
 
-  // Return an image of twice the size as data.
+  // Return a PNG of twice the size as a data URI.
   async function pngOf(svg) {
     const image = new Image();
     image.src = dataOf(svg);

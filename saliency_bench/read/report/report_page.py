@@ -46,8 +46,8 @@ def report(folders: Any, out: str | Path | None = None, *, samples: bool = False
         folders: One or several runs, as folders or results of `run`.
         out: File or folder; by default report.html in the folder of the run. Required for several runs.
         samples: Whether to also write report-samples.html, a page of all samples, next to the report of a single run.
-        data: Dataset of the run, as for `load_dataset`, with the images on the page of all samples. None for the
-            dataset that the run used, if it is a folder that still exists.
+        data: Dataset of the run, as for `load_dataset`, which provides the images on the page of all samples. None for
+            the dataset that the run used, if it is a folder that still exists.
 
     Raises:
         UserError: A folder contains no finished run, a file in it cannot be read, or `out` is missing or cannot be
@@ -66,7 +66,7 @@ def distinct(folders: Sequence[str | Path]) -> list[Path]:
     by_path: dict[Path, Path] = {}
     for folder in map(Path, folders):
         if folder.resolve() in by_path:
-            complain(f"{folder} is listed twice and read once")
+            complain(f"{folder} is listed twice, but is read only once")
         by_path.setdefault(folder.resolve(), folder)
     return list(by_path.values())
 
@@ -76,9 +76,11 @@ def write_page(
 ) -> Path:
     """Write the page of runs that have been read (see `report`). `comparison` is computed if it is None."""
     if len(runs) > 1 and samples:
-        raise UserError("all samples can be shown for one run only; give one folder")
+        raise UserError("all samples can be shown for only one run; give one folder")
     if data is not None and not samples:
-        raise UserError("data (--data) is used only for the page of all samples; request it with samples (--samples)")
+        raise UserError(
+            "data (--data) is used only for the page of all samples; request that page with samples (--samples)"
+        )
     view = page_of(runs, comparison or compare_runs(runs))
     if samples:
         view["runs"][0]["all_samples"] = write_samples(runs[0], path, data).name
@@ -93,13 +95,13 @@ def page_path(folders: list[Path], out: Path | None) -> Path:
         UserError: `out` is missing for several runs, or is an existing file that is not an HTML page.
     """
     if out is None and len(folders) > 1:
-        raise UserError("a report of several runs needs an output file; give --out report.html")
+        raise UserError("a report of several runs needs an output file; give one, such as --out report.html")
     if out is None:
         return folders[0] / NAME
     path = out / NAME if out.is_dir() else out
     check_output_file(path)
     if path.exists() and path.suffix.lower() not in (".html", ".htm"):
-        raise UserError(f"{path} exists and is not an HTML page; give --out a file that ends in .html")
+        raise UserError(f"{path} exists and is not an HTML page; give a file name that ends in .html as --out")
     return path
 
 
@@ -121,7 +123,7 @@ def page_of(runs: list[Run], comparison: Comparison) -> dict[str, Any]:
 
 
 def _merged_view(run: Run, comparison: Comparison, names: list[str]) -> dict[str, Any]:
-    """Return the variables of a run, which may be merged; `names` are the names of all runs."""
+    """Return the variables of a single or merged run; `names` are the names of all runs."""
     anchor = f"run-{comparison.numbers(run)[0]}"
     name, origins = merged_name(run, comparison, names), _origins(run, comparison, names)
     return run_view(run) | {"name": name, "anchor": anchor, "origins": origins}
@@ -131,7 +133,7 @@ def _origins(merged: Run, comparison: Comparison, names: list[str]) -> list[str]
     """Return one line for each of several merged runs, with its number of cells and its hardware; [] for one run."""
     return [
         f"{names[number - 1]}: {words.count(len(run.cells))} cells over "
-        f"{words.count(run.summary['dataset']['used'])} samples, made on "
+        f"{words.count(run.summary['dataset']['used'])} samples, computed on "
         f"{run.summary['provenance'].get('device')}; {run.summary['provenance'].get('processor')}"
         for number, run in zip(comparison.numbers(merged), merged.runs, strict=False)
     ]
@@ -230,8 +232,8 @@ def _facts(run: Run) -> list[tuple[str, str]]:
         f"{made_with.get('system')}",
         "Libraries": libraries,
         "Hardware": f"{made_with.get('device')}; {made_with.get('processor')}",
-        "Duration of the last start": words.seconds(run.timings.get("seconds")),
-        "Peak memory of the last start": words.memory(run.timings.get("peak_memory"), made_with.get("device") != "cpu"),
+        "Duration (last execution)": words.seconds(run.timings.get("seconds")),
+        "Peak memory (last execution)": words.memory(run.timings.get("peak_memory"), made_with.get("device") != "cpu"),
     }
     if summary.get("groups"):
         facts["Groups of classes"] = words.class_groups(summary)

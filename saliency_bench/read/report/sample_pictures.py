@@ -37,7 +37,7 @@ def sample_groups(run: Run) -> list[dict]:
 
 
 def split_strips(groups: list[dict]) -> tuple[list[dict], list[dict]]:
-    """Return (first sample of the groups in STRIPS as [{kind, sample}], groups with the remaining samples)."""
+    """Return (first sample of each group in STRIPS as [{kind, sample}], groups with the remaining samples)."""
     strips = [{"kind": group["kind"], "sample": group["samples"][0]} for group in groups if group["kind"] in STRIPS]
     others = [group | {"samples": group["samples"][1:]} if group["kind"] in STRIPS else group for group in groups]
     return strips, [group for group in others if group["samples"]]

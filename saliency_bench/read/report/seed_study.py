@@ -165,7 +165,7 @@ def _text(entry: TableEntry) -> str:
 
 
 def _column_names(folders: Sequence[Path]) -> list[str]:
-    """Return a name for each folder: the last part of its path, or the whole path if two last parts are the same."""
+    """Return a name for each folder: the last part of its path, or the whole path if last parts are not unique."""
     names = [folder.name for folder in folders]
     return names if len(set(names)) == len(names) else [str(folder) for folder in folders]
 

@@ -106,7 +106,7 @@ def quality(model: dict) -> list[str]:
     """Return notes on a classifier's accuracy: images that are not counted, top-5, and assumptions."""
     lines = []
     if without := model.get("no_class"):
-        lines.append(f"not counted: {count(without)} with a label that is not a class of the model")
+        lines.append(f"images not counted, because their label is not a class of the model: {count(without)}")
     if five := model.get("top5"):
         lines.append(f"top-5 {percent(five['value'])}")
     if model.get("no_accuracy"):
@@ -213,7 +213,7 @@ def pairs(run: Run) -> list[tuple[MetricColumn, list[ExplainerPair]]]:
 
 
 def common(run: Run) -> list[str]:
-    """Return lines that compare each explainer with the first explainer on the samples that both have.
+    """Return lines that compare each explainer with the first explainer on their common samples.
 
     Only explainers with omitted samples are compared.
     """
@@ -228,7 +228,7 @@ def common(run: Run) -> list[str]:
                     contrast = comparison.contrast
                     lines.append(
                         f"{column.name}: {comparison.name} minus {comparison.other} on the {count(contrast.n)} samples "
-                        f"that both have: {difference(contrast)}, {comparison.word}"
+                        f"that both explainers share: {difference(contrast)}, {comparison.word}"
                     )
     return lines
 
@@ -277,7 +277,7 @@ def left_out(run: Run) -> list[str]:
             if (computed := scored + sum(dict(without).values())) < used:  # other runs cover more samples
                 missing += f"; computed on {count(computed)} of the {count(used)} samples"
                 if run.summary["target"] == "label" and (unknown := run.summary["model"].get("no_class")):
-                    missing += f" (the label of {count(unknown)} is not a class of the model)"
+                    missing += f" (samples whose label is not a class of the model: {count(unknown)})"
             within = f" in {count(clusters)} groups" if clusters < scored else ""
             among = f" ({reasons(dict(marked))})" if marked else ""
             lines.append(f"{column.name}{explainers}: n = {count(scored)}{within}{among}{missing}")
@@ -295,7 +295,7 @@ def flat(cells: Sequence[CellResult]) -> list[str]:
 
 
 def citations(run: Run) -> str:
-    """Return BibTeX entries of the package, the dataset and the papers of the metrics."""
+    """Return BibTeX entries for the package, the dataset and the papers of the metrics."""
     entries = [SOFTWARE.replace("VERSION", __version__)]
     builder = registry.files("hub_builders").get(run.summary["dataset"]["id"])
     entries += [registry.constant(builder, "CITATION", "")] if builder else []

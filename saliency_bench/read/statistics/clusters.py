@@ -28,7 +28,7 @@ def summable(columns: np.ndarray, terms: int) -> np.ndarray:
     """Round columns (n, k) without NaN so that the sum of up to `terms` values of a column is exact.
 
     Sums of multiples of one power of two are exact as long as they fit in 53 bits. The rounding is below 1e-10 of the
-    column's greatest magnitude for up to 100,000 terms.
+    column's largest magnitude for up to 100,000 terms.
     """
     greatest = np.abs(columns).max(axis=0, initial=0)
     _, exponents = np.frexp(greatest)
@@ -52,7 +52,7 @@ def effective_clusters(counts: np.ndarray) -> float:
 
 
 class Matched:
-    """Sums over clusters of columns of scores, for comparing pairs of columns on the samples that both have.
+    """Sums over clusters of columns of scores, for comparing pairs of columns on their common samples.
 
     Columns with the same missing samples share their sums, so many pairs need only a few sums.
 

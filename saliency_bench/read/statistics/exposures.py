@@ -16,7 +16,7 @@ ROUNDING = 1e-9  # tolerance for an exposure that was printed and read back
 
 
 def area(values: np.ndarray, exposures: Sequence[float] | np.ndarray) -> np.ndarray:
-    """Return the trapezoidal area under `values` (..., N) at `exposures` (N,), divided by last - first exposure."""
+    """Return the trapezoidal area under `values` (..., N) at `exposures` (N,), divided by the range of `exposures`."""
     exposures = np.asarray(exposures, dtype=np.float64)
     return np.trapezoid(values, exposures, axis=-1) / (exposures[-1] - exposures[0])
 
@@ -53,7 +53,7 @@ def read_first_right(given: Any) -> np.ndarray:
     try:
         values = np.array([np.nan if exposure is None else float(exposure) for exposure in given])
     except (TypeError, ValueError) as error:
-        raise ValueError("exposures of first correct answers must be numbers, or None if there is none") from error
+        raise ValueError("exposures of first correct answers must be numbers, or None if none is correct") from error
     if len(outside := values[~(np.isnan(values) | ((values > 0) & (values <= 1)))]):
         raise ValueError(f"the exposure of a first correct answer is a share above 0 and at most 1; got {outside[0]:g}")
     return values

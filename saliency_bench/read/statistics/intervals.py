@@ -36,7 +36,7 @@ DRAWS = 2000
 INTERVAL_FROM = 10  # effective clusters; with fewer, a value has no interval
 APPROXIMATE_BELOW = 500  # clusters; with fewer, the interval of an unbounded score is approximate
 TAIL = 0.025
-MOST_TAILS = 3  # greatest k of `outlasting_rare_scores`, for 20 clusters and fewer
+MOST_TAILS = 3  # largest k of `outlasting_rare_scores`, for 20 clusters and fewer
 # If an end would move by more than this many times its distance from the value, the scores are narrow, and k is 1.
 NARROW = 3
 UNSEEN = (np.arange(50) + 0.5) / 50  # points between `chance` and 1 at which `_rare_bounds` evaluates its bound
@@ -114,7 +114,7 @@ def interval(
         limits: Range (low, high) of the metric; either end may be infinite.
         seed: Seed of the bootstrap for unbounded scores.
         tail: Probability that the mean lies below the interval, which equals the probability that the mean lies above.
-        gate: Whether the interval must keep to `tail` even if the samples missed a few very different scores
+        gate: Whether `tail` must hold even if the samples missed a few very different scores
             (`outlasting_rare_scores`).
     """
     return intervals(values[:, None], codes, limits, seed, tail, gate)[0]
@@ -292,13 +292,13 @@ def student(mean: float, error: float, freedom: float) -> Ends:
 
 
 def over_datasets(estimates: Sequence[Estimate], errors: Sequence[float]) -> tuple[Estimate, float]:
-    """Return (mean of the means of D independent datasets with an interval for these datasets, its standard error).
+    """Return (mean of the means on D independent datasets, with an interval for these datasets; standard error).
 
-    The interval is S -+ t sqrt(sum_d se_d^2) / D, with t for the smallest degrees of freedom of any dataset. The
-    effective number of clusters is D times the smallest C of any dataset, because failures are hardest to detect on the
-    dataset with the fewest clusters. A share p of failures on this dataset moves the mean by p / D times their size,
-    and is missed with probability (1 - p)^C. This is at most (1 - p / D)^(C D), the probability of missing a share p /
-    D of failures among C D clusters.
+    The interval is S -+ t sqrt(sum_d se_d^2) / D, with t for the minimum degrees of freedom over the datasets. The
+    effective number of clusters is D times the minimum C over the datasets, because failures are hardest to detect on
+    the dataset with the fewest clusters. A share p of failures on this dataset moves the mean by p / D times their
+    size, and is missed with probability (1 - p)^C. This is at most (1 - p / D)^(C D), the probability of missing a
+    share p / D of failures among C D clusters.
     """
     count = len(estimates)
     error = float(np.sqrt(sum(error**2 for error in errors))) / count
@@ -324,8 +324,8 @@ def cluster_error(sums: np.ndarray, counts: np.ndarray, mean: float) -> tuple[fl
     """Return (standard error of a mean over clusters, its degrees of freedom).
 
     se^2 = (C - 1) / C sum_c d_c^2, where d_c = (S_c - m n_c) / (n - n_c) is the change in the mean if cluster c is left
-    out. The degrees of freedom are Satterthwaite's, 2 / (sum d^4 / (sum d^2)^2 - 1 / C), at most C - 1. They are
-    few if most of sum d^2 comes from a few clusters that are large or whose scores are far from the mean.
+    out. The degrees of freedom are Satterthwaite's, 2 / (sum d^4 / (sum d^2)^2 - 1 / C), at most C - 1. This number is
+    small if most of sum d^2 comes from a few clusters that are large or whose scores are far from the mean.
 
     Args:
         sums: Sum S_c (C,) of the scores of each cluster.
@@ -405,7 +405,7 @@ def p_with_failures(matched: Matched, first: int, second: int) -> tuple[float, f
 
     A share p of failures reverses a mean difference m if the mean difference of the other samples is at most
     s = p abs(e) / (1 - p). The samples contain no failure and have mean m with probability
-    P(t > (m - s) / se) (1 - p)^C. Let P be the greatest of these probabilities. The interval with the tail P / k ends
+    P(t > (m - s) / se) (1 - p)^C. Let P be the largest of these probabilities. The interval with the tail P / k ends
     at 0, unless Student's interval ends at 0 for a greater tail.
 
     Each explainer may have undetected failures, which make all its differences wrong together. The second p is
@@ -436,7 +436,7 @@ def is_alike(matched: Matched, first: int, second: int, margin: float, tail: flo
     """Return whether the mean difference is shown to be less than `margin` in absolute value.
 
     Two one-sided tests at `tail` are used. Student's interval must lie within the margin, and a bet b = `BETS`[0]
-    against each end of the margin must win. Let D be the differences, n_c their number in cluster c, N the greatest
+    against each end of the margin must win. Let D be the differences, n_c their number in cluster c, N the largest
     n_c, and w the width of the scores' range. The bet wins if
 
         product over clusters (1 + b (margin n_c +- sum D) / (N (w - margin))) >= 1 / tail
@@ -538,8 +538,8 @@ def cluster_bootstrap(
     one is its complement.
 
     Args:
-        statistic: Function from weights (draws, n), which say how often a draw contains each sample, to numbers
-            (draws,). Draws with NaN are ignored.
+        statistic: Function that maps weights (draws, n), which are the numbers of times that each draw contains each
+            sample, to numbers (draws,). Draws with NaN are ignored.
         codes: Cluster (n,) of each sample.
         seed: Seed of the draws.
         draws: Number of draws.
@@ -599,9 +599,9 @@ def aggregate_interval(
 def aggregate_difference(
     aggregate: Aggregate, first: np.ndarray, second: np.ndarray, codes: np.ndarray, seed: int = 0, tail: float = TAIL
 ) -> Estimate:
-    """Return the difference of an aggregate for two sets of columns (n, P), with an interval from resampled clusters.
+    """Return the difference between two sets of columns (n, P) in an aggregate, with an interval from the bootstrap.
 
-    Both aggregates are computed over the samples that both sets have.
+    Both aggregates are computed over the samples that occur in both sets.
     """
     both = np.isfinite(first).any(axis=1) & np.isfinite(second).any(axis=1)
     columns, parts = np.concatenate([first, second], axis=1)[both], first.shape[1]

@@ -4,9 +4,9 @@ The sign flips are due to Fisher (1935), and the step-down adjustment to Westfal
 
 If two explainers are equally good, the difference of their scores in a cluster is equally likely to have either sign.
 The test uses T = |sum D| / sqrt(sum D^2) over cluster sums D, or 0 if all D are 0. A flip gives each cluster the same
-sign for all pairs, so the distribution of the greatest T accounts for chance in all pairs of a family together. A
+sign for all pairs, so the distribution of the maximum T accounts for chance in all pairs of a family together. A
 family consists of the pairs whose p-values are adjusted together. In the step-down, a pair is compared with the
-greatest T of this pair and all pairs with a smaller observed T.
+maximum T of this pair and all pairs with a smaller observed T.
 
 The p-value refers to the mean, which is the reported number, and does not assume a normal distribution. The test
 assumes that D and -D are equally likely. Scores with differently shaped distributions violate this: if the score of one
@@ -142,7 +142,7 @@ class Flipped:
 def another_cluster(sums: np.ndarray, may_be: float = 0.0) -> float:
     """Return the difference of an additional cluster that contradicts the sum of the others.
 
-    Its size is the greatest |D|, and at least `may_be`.
+    Its size is the maximum |D|, and at least `may_be`.
 
     Args:
         sums: Cluster sums D (C,).
@@ -176,9 +176,9 @@ def _random_signs(rows: int, count: int, seed: int) -> np.ndarray:
 
 
 def step_down(seen: np.ndarray, outlasting: np.ndarray, flipped: Callable[[int], np.ndarray]) -> np.ndarray:
-    """Return the adjusted p of each pair (Westfall and Young): a running maximum from the greatest T down.
+    """Return the adjusted p of each pair (Westfall and Young): a running maximum from the largest T down.
 
-    p = (1 + number of flips in which the greatest T of this pair and all pairs with smaller T reaches the pair's
+    p = (1 + number of flips in which the maximum T of this pair and all pairs with smaller T reaches the pair's
     observed T) / (B + 1)
 
     If p is below `ALPHA`, p+ is computed from T+ in the same way, and halved because the direction is known. If p+ is

@@ -1,8 +1,8 @@
 """Rank explainers. Reports, console tables, comparisons and the board all use this ranking.
 
-For each metric, every two explainers are compared on the samples that both have (`paired_test`), and the significant
-pairs determine the ranks. The error rate is controlled for each metric, not across metrics. The p-value of a pair with
-a baseline is also adjusted over all explainers and metrics, so that "beats random on ..." may list several metrics. If
+For each metric, all explainers are compared pairwise on their common samples (`paired_test`), and the significant pairs
+determine the ranks. The error rate is controlled for each metric, not across metrics. The p-value of a pair with a
+baseline is also adjusted over all explainers and metrics, so that "beats random on ..." may list several metrics. If
 the value of a metric is an aggregate of the means of its parts, differences have intervals, but there is no test and no
 rank.
 """
@@ -52,7 +52,7 @@ NOT_TESTED = "not tested"  # for two values that are aggregates
 
 
 class Contrast(StrictModel):
-    """Comparison of two explainers on one metric, over the n samples that both have: first minus second.
+    """Comparison of two explainers on one metric, over their n common samples: first minus second.
 
     Attributes:
         effective: Number of clusters of equal size that would be as informative; None if it equals `clusters`.
@@ -368,7 +368,7 @@ def _standings(
 ) -> dict[str, Standing]:
     """Return {cell id: standing} for the cells of one metric.
 
-    `known`, Bool (n, k), says whether each sample has a score in each cell, and `signs` is the result of `_signs`.
+    `known` (bool (n, k)) states whether each sample has a score in each cell, and `signs` is the result of `_signs`.
     """
     clusters = [effective_clusters(np.bincount(codes[scored])) for scored in known.T]
     shares = scored_shares(list(known.T))

@@ -33,7 +33,7 @@ class Reliability(StrictModel):
 
     @property
     def is_low(self) -> bool:
-        """Return whether the reliability is so low that other draws would clearly change the map."""
+        """Return whether the reliability is so low that different draws would clearly change the map."""
         return self.median < LOW
 
     @property
