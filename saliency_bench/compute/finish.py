@@ -46,7 +46,7 @@ def finish(
         data: Samples of the run.
         model: Network of the run.
         cells: Cells of this call of `run`.
-        misfits: {explainer that does not fit the network: reason}.
+        misfits: {explainer that does not support the network: reason}.
         timings: Entries of timings.json, including the `seconds` since the start.
 
     Raises:

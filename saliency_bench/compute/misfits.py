@@ -1,4 +1,4 @@
-"""Leave out explainers that do not fit the network before a run starts, and print the reason for each."""
+"""Leave out explainers that do not support the network before a run starts, and print the reason for each."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -50,7 +50,7 @@ def check_contrast(rule: TargetRule, explainers: Iterable[Explainer]) -> None:
 
 
 def misfits_of(explainers: Sequence[Explainer], store: RunStore, data: SplitTable, model: RunModel) -> dict[str, str]:
-    """Return {explainer that does not fit the network: the reason}, and print a warning about each of them.
+    """Return {explainer that does not support the network: the reason}, and print a warning about each of them.
 
     Explainers that already have cells in the folder are not tested again. Call from the main process only.
 
@@ -78,9 +78,9 @@ def misfits_of(explainers: Sequence[Explainer], store: RunStore, data: SplitTabl
     first, reason = next(iter(misfits.items()))
     fitting = [item for item in explainers if item not in misfits]
     if data.spec.strict or all(item.baseline for item in fitting):
-        raise UserError(f"{first} does not fit the network: {reason}")
+        raise UserError(f"{first} does not support the network: {reason}")
     for explainer, reason in misfits.items():
-        complain(f"{explainer} is left out, because it does not fit the network: {reason}")
+        complain(f"{explainer} is left out, because it does not support the network: {reason}")
     return {str(item): reason for item, reason in misfits.items()}
 
 

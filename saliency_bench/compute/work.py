@@ -75,8 +75,8 @@ def work(
         check_mixing: Whether to test that the map of a sample does not depend on the other samples of the batch.
 
     Raises:
-        UserError: An error affects every batch, for example because the explainer does not fit the network. In a strict
-            run, an error in a single sample also raises UserError.
+        UserError: An error affects every batch, for example because the explainer does not support the network. In a
+            strict run, an error in a single sample also raises UserError.
     """
     explainer, batch = outputs[0].explainer, samples.batch
     cells = [output for output in outputs if isinstance(output, Cell)]

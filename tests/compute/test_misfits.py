@@ -1,4 +1,4 @@
-"""Test that explainers that do not fit the network are left out and do not stop the others."""
+"""Test that explainers that do not support the network are left out and do not stop the others."""
 
 import json
 import re
@@ -45,12 +45,12 @@ def test_weighted_explainer_rejects_contrast_targets(by, run, shapes, tmp_path):
 
 def test_unsuitable_explainer_is_left_out_and_reported(run, capsys, tmp_path):
     result = run("gradcam", "gae", "random")
-    line = "gradcam is left out, because it does not fit the network: no convolutional block found"
+    line = "gradcam is left out, because it does not support the network: no convolutional block found"
     assert line in capsys.readouterr().err
     assert [cell.explainer_text for cell in result.cells] == ["gae", "random"]
     assert result.summary["misfits"].keys() == {"gradcam"}
     with pytest.raises(
-        UserError, match=r"^gradcam was left out of .*run, because it does not fit the network: no convolut"
+        UserError, match=r"^gradcam was left out of .*run, because it does not support the network: no convolut"
     ):
         sb.load_run(result.folder).check("gradcam:saliency_miou>=0.1")
     assert main(["submit", str(result.folder), "--to", str(tmp_path / "board"), "--by", "ada", "--dry-run"]) == 0
@@ -70,7 +70,7 @@ def test_unsuitable_explainer_is_left_out_and_reported(run, capsys, tmp_path):
     [(("gradcam", "gae"), {"strict": True}), (("gradcam", "random"), {}), (("gradcam", "gradcam_plus_plus"), {})],
 )
 def test_unsuitable_explainer_stops_strict_or_empty_run(run, tmp_path, explainers, further):
-    refused(r"^gradcam does not fit the network: no convolutional block", run, *explainers, **further)
+    refused(r"^gradcam does not support the network: no convolutional block", run, *explainers, **further)
     assert not (tmp_path / "run").exists()
 
 
@@ -108,5 +108,5 @@ def test_choose_reports_unsuitable_explainer(shapes, transformer, tmp_path):
     choice = sb.choose(**settings, explainers=["gradcam", "gae"], out=tmp_path / "choice")
     assert list(choice.content["not_tried"]) == ["gradcam"]
     assert "no convolutional block found" in choice.content["not_tried"]["gradcam"]
-    with pytest.raises(UserError, match="gradcam does not fit the network: no convolutional block"):
+    with pytest.raises(UserError, match="gradcam does not support the network: no convolutional block"):
         sb.choose(**settings, explainers=["gradcam"], out=tmp_path / "none")

@@ -74,7 +74,8 @@ def test_local_folder_takes_precedence_and_is_reported(folder, tmp_path, monkeyp
     data._complain_once.cache_clear()
     found = data.find("pet-xai")
     assert (found.folder, found.name, found.repo) == (Path("pet-xai"), "shapes-xai", None)
-    line = f"loaded from the folder {tmp_path / 'pet-xai'}; to load it from the Hub, write hub:pet-xai"
+    loaded = f"the dataset pet-xai is loaded from the folder {tmp_path / 'pet-xai'}"
+    line = f"{loaded}; to load it from the Hub, write hub:pet-xai"
     assert capsys.readouterr().err == f"saliency-bench: {line}\n"
     data.find("./pet-xai")
     assert capsys.readouterr().err == ""

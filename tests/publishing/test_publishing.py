@@ -384,7 +384,7 @@ def test_card_credits_only_the_dataset_of_the_training(hub, model, pets, workspa
         {"name": "pet-xai", "repo": None, "revision": None},
         "pet-xai",
     )
-    with pytest.raises(UserError, match=r"--eval-results.*local pet-xai.*push"):
+    with pytest.raises(UserError, match=r"--eval-results.*local copy of pet-xai.*push"):
         model_publication(model, "visitor", eval_results=True, api=hub.api())
 
     own = dataset_publication(pets, "visitor", workspace)

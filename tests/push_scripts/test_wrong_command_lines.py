@@ -47,7 +47,7 @@ LINES = {
         torchvision:resnet17 | did you mean resnet18; '' | model""",
     "run --model net --explainers _ --out X": """
         gradcan | did you mean gradcam; GradCAM | did you mean gradcam; gradcam,random | gradcam random;
-        gradcam, random | separated by spaces; '' | explainer; ig | did you mean integrated_gradients;
+        gradcam, random | separate names with spaces; '' | explainer; ig | did you mean integrated_gradients;
         saliency_miou | saliency_miou is a metric; rise:mask=3 | did you mean masks; rise:masks | masks;
         rise:masks=many | many; rise:masks=0 | masks; rise:p=2 | 0 < p; gradcam:layer=3 | layer;
         gradcam:on=Logit | logit; random:steps=3 | random; integrated_gradients:steps=0 | steps;
@@ -193,7 +193,7 @@ def test_wrong_line_gives_one_error_and_writes_nothing(line, words, prepared, ca
     assert words in errors[0]
     assert "Traceback" not in shown.err
     others = [text for text in shown.err.splitlines() if "error:" not in text]
-    assert all("is the folder" in text for text in others), others  # the folder with this name
+    assert all("is loaded from the folder" in text for text in others), others  # the folder with this name
     assert (shown.out, inside(prepared)) == ("", before)
     assert seconds < 3, seconds
 

@@ -302,7 +302,7 @@ def test_crowd_value_uses_answers_about_run_images(done, tmp_path):
     people = {"title": "People", "runs": ["all"], "rows": ["dataset", "model"], "columns": ["explainer", "value"],
               "values": {"Crowd": {"crowd": True}, "mIoU": {"metric": "saliency_miou"}}}  # fmt: skip
     path = changed(tmp_path / "people.yaml", tables={"people": people})
-    first, second = runs_of(done)["one", "small"].ids[:2]
+    first, second = runs_of(done)["one", "small"].scores.ids[:2]
     lines = [
         "image_id,explainer,exposure,person,right",
         f"{first},gradient,0.05,a,false", f"{first},gradient,0.3,a,true", f"{first},gradient,1,b,false",

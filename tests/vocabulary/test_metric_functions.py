@@ -154,7 +154,7 @@ def test_runs_with_metric_functions_are_merged_and_submitted(done, shapes, resne
     other = sb.run(**settings(shapes, resnet, explainers=["centre"]), out=tmp_path / "other")
     merged = compare_runs([read_run(done.folder), read_run(other.folder)]).merged
     assert len(merged) == 1
-    assert {cell.metric for cell in merged[0].data.cells} == {
+    assert {cell.metric for cell in merged[0].cells} == {
         "saliency_miou",
         "brightest_outside",
         "spread",

@@ -426,7 +426,7 @@ def find_cell(names: str, run: "Run") -> CellResult:
         for name, reason in run.summary.get("misfits", {}).items():
             if any(explainer == name for explainer, _ in splits):
                 why = reason.partition(";")[0]
-                raise UserError(f"{name} was left out of {run.folder}, because it does not fit the network: {why}")
+                raise UserError(f"{name} was left out of {run.folder}, because it does not support the network: {why}")
         raise unknown("explainer and metric", names, by_name, owner=str(run.folder))
     if len(cells) > 1:
         names_of_cells = " or ".join(name for name, cell in by_name.items() if cell in cells)
