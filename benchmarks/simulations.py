@@ -74,7 +74,7 @@ UNEQUAL = {
         0.4 * LAWS["0/1, share .05"], LAWS["95 % zeros"],
         *(laws.beta(a, 49 * a).ppf(GRID) for a in (1, 2, 20)), (GRID > 0.98) * 1.0,
     ),
-    "few large events, more small ones": lambda: ((GRID > 0.98) * 1.0, 0.2 * (GRID > 0.9)),
+    "few large scores, more small ones": lambda: ((GRID > 0.98) * 1.0, 0.2 * (GRID > 0.9)),
     "four rare, six smooth": lambda: (
         (GRID > 0.98) * 1.0, 0.4 * (GRID > 0.95), LAWS["95 % zeros"], 0.2 * (GRID > 0.9),
         *(laws.beta(a / 50, a * 49 / 50).ppf(GRID) for a in (20, 40, 80, 200, 400, 1000)),

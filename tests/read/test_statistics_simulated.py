@@ -71,7 +71,7 @@ def test_paired_test_limits_false_findings(explainers, times, settings):
     ("shapes", "clusters"),
     [
         ("0/1 with share .05, smooth", 50), ("0/1 with share .02, constant", 50), ("0/1 with share .02, constant", 200),
-        ("95 % zeros, smooth", 50), ("few large events, more small ones", 100),
+        ("95 % zeros, smooth", 50), ("few large scores, more small ones", 100),
     ],
 )  # fmt: skip
 def test_paired_test_limits_false_findings_for_unequal_shapes(shapes, clusters):
