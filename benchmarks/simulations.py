@@ -625,7 +625,8 @@ def show_planned(times: int) -> None:
         ("mean .3, spread .1, range -1 to 1", ("normal", 0.3, 0.1), 0.02, (-1.0, 1.0)),
         ("mean .7, spread .1", ("normal", 0.7, 0.1), 0.02, UNIT),
         ("skewed: beta distributions (8, 2) and (7.5, 2.5)", ("beta", 8, 2, 7.5, 2.5), 0.05, UNIT),
-        ("0/1, shares .6 and .5", ("0/1", 0.5), 0.10, UNIT), ("0/1, shares .1 and .04", ("0/1", 0.04), 0.06, UNIT),
+        ("0/1, with 60 % and 50 % ones", ("0/1", 0.5), 0.10, UNIT),
+        ("0/1, with 10 % and 4 % ones", ("0/1", 0.04), 0.06, UNIT),
         ("unbounded, spread 1", ("normal", 0, 1), 0.2, (-np.inf, np.inf)),
     ]  # fmt: skip
     print(
