@@ -39,9 +39,9 @@ def rare(share: float) -> np.ndarray:
 
 # Quantiles on GRID, so that the true mean is known.
 LAWS = {
-    "0/1, share .05": (GRID > 0.95) * 1.0,
-    "0/1, share .5": (GRID > 0.5) * 1.0,
-    "0/1, share .98": (GRID > 0.02) * 1.0,
+    "0/1, 5 % ones": (GRID > 0.95) * 1.0,
+    "0/1, 50 % ones": (GRID > 0.5) * 1.0,
+    "0/1, 98 % ones": (GRID > 0.02) * 1.0,
     "70 % zeros": rare(0.3),
     "95 % zeros": rare(0.05),
     "IoU (beta .7, 1.3)": laws.beta(0.7, 1.3).ppf(GRID),
@@ -62,16 +62,16 @@ EFFECTIVE = (20, 50, 100)
 ENOUGH = 0.93
 # {scores with equal means and unequal shapes, within [0, 1]: function that computes their quantiles}
 UNEQUAL = {
-    "0/1 with share .05, smooth": lambda: (LAWS["0/1, share .05"], laws.beta(2, 38).ppf(GRID)),
-    "0/1 with share .02, constant": lambda: ((GRID > 0.98) * 1.0, np.full(len(GRID), 0.02)),
-    "0/1 with share .98, smooth": lambda: (LAWS["0/1, share .98"], laws.beta(49, 1).ppf(GRID)),
+    "0/1 with 5 % ones, smooth": lambda: (LAWS["0/1, 5 % ones"], laws.beta(2, 38).ppf(GRID)),
+    "0/1 with 2 % ones, constant": lambda: ((GRID > 0.98) * 1.0, np.full(len(GRID), 0.02)),
+    "0/1 with 98 % ones, smooth": lambda: (LAWS["0/1, 98 % ones"], laws.beta(49, 1).ppf(GRID)),
     "95 % zeros, smooth": lambda: (LAWS["95 % zeros"], laws.beta(2, 98).ppf(GRID)),
-    "two 0/1 with share .05, three smooth": lambda: (
-        LAWS["0/1, share .05"], LAWS["0/1, share .05"],
+    "two 0/1 with 5 % ones, three smooth": lambda: (
+        LAWS["0/1, 5 % ones"], LAWS["0/1, 5 % ones"],
         *(laws.beta(a, 19 * a).ppf(GRID) for a in (1, 2, 20)),
     ),
     "three rare, three smooth": lambda: (
-        0.4 * LAWS["0/1, share .05"], LAWS["95 % zeros"],
+        0.4 * LAWS["0/1, 5 % ones"], LAWS["95 % zeros"],
         *(laws.beta(a, 49 * a).ppf(GRID) for a in (1, 2, 20)), (GRID > 0.98) * 1.0,
     ),
     "few large scores, more small ones": lambda: ((GRID > 0.98) * 1.0, 0.2 * (GRID > 0.9)),
@@ -120,8 +120,8 @@ ORDINARY = {
 # Distributions for simulated requirements. The bound of each requirement is the mean of its distribution.
 GATED = {
     "0/1": (GRID > 0.4) * 1.0,
-    "0/1, share .9": (GRID > 0.1) * 1.0,
-    "0/1, share .96": (GRID > 0.04) * 1.0,
+    "0/1, 90 % ones": (GRID > 0.1) * 1.0,
+    "0/1, 96 % ones": (GRID > 0.04) * 1.0,
     "beta 4.8, 3.2": laws.beta(4.8, 3.2).ppf(GRID),
     "beta 9, 1": laws.beta(9, 1).ppf(GRID),
 }

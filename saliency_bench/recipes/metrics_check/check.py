@@ -43,8 +43,9 @@ Z = 1.959964  # 95 %
 TIE = 1e-6  # relative difference below which two scores count as equal
 # {metric that cannot be checked: reason}
 NOT_CHECKED = {
-    "saliency_kar": "retrains networks on the marked pixels, and the evidence of a retrained network is unknown",
-    "saliency_roar": "retrains networks without the marked pixels, and the evidence of a retrained network is unknown",
+    "saliency_kar": "retrains networks on the marked pixels, and it is unknown which evidence a retrained network uses",
+    "saliency_roar": "retrains networks without the marked pixels, and it is unknown which evidence a retrained "
+    "network uses",
     "saliency_crowd_auc": "needs people's answers",
     "saliency_correctness": "has one score for all images and no scores for individual images",
 }
