@@ -99,7 +99,7 @@ the fill colour.
 {flips}
 
 `evidence()` in `saliency_bench.recipes.metrics_check.known_networks` computes the correct map. Networks that detect
-colours use individual pixels, so removing a pixel removes only the evidence of that pixel. This favours metrics that
+colours use individual pixels, so removing a pixel removes only the evidence in that pixel. This favours metrics that
 remove pixels. In a trained network, pixels interact, and there may be no single correct map. Networks that detect
 textures (stripes) use neighbourhoods of 5 x 5 pixels, like trained networks, so removing scattered pixels creates new
 textures. For each position of the filter, the contribution of a texture is known, but there is no unique way to divide
@@ -158,16 +158,16 @@ REASONS = (
     (("ccs",), ("blurred",),
      "the metric uses a map that contrasts a second class with the predicted class, where both classes belong to the "
      "same group, and removes pixels in the order of this map. The score increases with the probability of the "
-     "predicted class. If the rival belongs to the other group, the correct map is constant outside the evidence of "
-     "the predicted class, so the evidence of the rival is removed in random order, together with all other pixels. A "
-     "blurred map has a slope there, so the pixels farthest from the evidence of the predicted class are removed "
-     "first, and these usually include the evidence of the rival. Without the evidence of the rival, the predicted "
-     "class is more probable"),
+     "predicted class. If the rival class belongs to the other group, the correct map is constant outside the evidence "
+     "for the predicted class, so the evidence for the rival class is removed in random order, together with all other "
+     "pixels. A blurred map has a slope there, so the pixels farthest from the evidence for the predicted class are "
+     "removed first, and these usually include the evidence for the rival class. Once this evidence is removed, the "
+     "predicted class is more probable"),
     (("class sensitivity",), ("blurred",),
      "the metric computes the correlation between the maps of the most likely and the least likely class; lower is "
-     "better. The two correct maps have opposite signs at the evidence of the predicted class, and the same sign at "
-     "the evidence of the rival. The evidence of the rival is smaller, so blurring weakens it more, and the "
-     "correlation falls"),
+     "better. The two correct maps have opposite signs on the evidence for the predicted class, and the same sign on "
+     "the evidence for the rival class. The evidence for the rival class is smaller, so blurring weakens it more, and "
+     "the correlation falls"),
     (("consistency",), ("sign flipped",),
      "the metric scales maps to a sum of 1. This scaling makes flipped maps nearly constant and therefore similar"),
     (("max sensitivity",), ("blurred", "whole object", "centre", "random"),
@@ -184,8 +184,8 @@ ABOUT = {
     "correct map, or better",
     "Faithfulness": "These metrics rank or select pixels according to the map, and measure how the output of the "
     "network changes when pixels are removed",
-    "Contrast of classes": "These metrics remove pixels in the order of a contrastive map of two classes, and measure "
-    "the difference between the outputs for two classes",
+    "Contrast of classes": "These metrics remove pixels in the order given by a map that contrasts two classes, and "
+    "measure the difference between the network's outputs for these two classes",
     "Sensitivity and sanity": "These metrics compare maps with each other, and never with the evidence that the "
     "network uses",
     "Object and scene models": "These metrics measure how much of a map lies on the object, but not where on the "
@@ -274,8 +274,8 @@ def sorted_out(counts: Sequence[Count], wanted: Sequence[str]) -> tuple[list[str
 def questions(counts: Sequence[Count]) -> str:
     """Return the table of questions."""
     lines = [
-        "| question about the map | detect the damage with every network | detect it with some networks | are misled "
-        "with at least one network |",
+        "| question about the map | metrics that detect the damage with every network | metrics that detect it only "
+        "with some networks | metrics that are misled with at least one network |",
         "|---|---|---|---|",
     ]
     for question, wanted in QUESTIONS.items():
