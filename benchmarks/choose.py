@@ -324,7 +324,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.needed:
         print(
-            "| lead | spread | images | needed | estimate: median | 10 % | 90 % | range contains it | no upper limit |"
+            "| lead | spread | images | needed | estimate: median | 10 % | 90 % | range contains `needed` "
+            "| no upper limit |"
         )
         print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
         for lead, spread, images in ((0.06, 0.15, 40), (0.06, 0.15, 100), (0.1, 0.2, 40), (0.1, 0.2, 100)):

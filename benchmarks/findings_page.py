@@ -209,7 +209,7 @@ def small_regions(runs: dict[str, Run]) -> str:
     if not peaked:
         return ""
     return (f"- **Ignore the scores of {listed(names)} for {listed(map(short, metrics))}.** For most photographs of "
-            "every dataset, less than 1 % of the pixels of their maps are in the upper half of the map's range, and "
+            "every dataset, less than 1 % of the pixels of their maps are above the midpoint of the map's range, and "
             "only these pixels affect these scores.")  # fmt: skip
 
 

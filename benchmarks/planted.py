@@ -34,16 +34,16 @@ best to the worst, and a metric should rank them in this order.
 
 All alignment metrics rank the maps in this order. Because these metrics compare a map with the mask, this is only a
 sanity check. Faithfulness metrics do not use the mask but query the classifier. If such a metric ranks the maps
-differently, the cause is the classifier, or the perturbed images that the metric passes to it:
+differently, the cause is the classifier, or the perturbed images that the metric passes to the classifier:
 
 - saliency_deletion, saliency_roae and saliency_cds prefer noise to the shifted mask. An image with black dots
   everywhere differs more from the training images than an image with one black patch that misses a part of the object.
   A fast change in the prediction therefore does not prove that the classifier used the deleted pixels.
   saliency_insertion, saliency_kae and saliency_road rank all five maps correctly; saliency_road imputes removed pixels
   from their neighbours.
-- saliency_cauc prefers the blurred mask to the mask, for two reasons: slightly fewer pixels of the blurred mask are in
-  the upper half of its range (this alone improves the score), and the centre of the object is removed first. Pixels in
-  the lower half are never removed (see the card of this metric).
+- saliency_cauc prefers the blurred mask to the mask, for two reasons: slightly fewer pixels of the blurred mask are
+  above the midpoint of its range (this alone improves the score), and the centre of the object is removed first. Pixels
+  below the midpoint are never removed (see the card of this metric).
 - saliency_confidence prefers the inverted mask to noise. With noise, scattered pixels of one image are pasted into a
   different image, and the result differs more from the training images. saliency_correctness ranks all five maps
   correctly.

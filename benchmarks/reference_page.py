@@ -482,9 +482,9 @@ three baselines, out of the cases in which it was tested.
 
 The numbers below the diagonal are Spearman's correlations between the rankings of the explainers, including baselines,
 according to two metrics. The rows are sorted so that metrics that agree are neighbours. Above the diagonal are the
-intervals of these correlations. Each contains the correlation of every pair of rankings that the images do not rule
-out. Correlations are bold if the interval excludes 0. All intervals on this page show how much each correlation may
-change with different images, but with the same explainers.
+intervals of these correlations. Several pairs of rankings are compatible with the images, and each interval spans the
+correlations of all these pairs. Correlations are bold if the interval excludes 0. All intervals on this page show how
+much each correlation may change with different images, but with the same explainers.
 
 In the list, metrics are of three types: *masks* (agreement with a mask), *faithfulness* (insertion and deletion)
 and *behaviour* (dependence on weights and class, and sensitivity).

@@ -39,9 +39,9 @@ def rare(share: float) -> np.ndarray:
 
 # Quantiles on GRID, so that the true mean is known.
 LAWS = {
-    "0/1, share .05": (GRID > 0.95) * 1.0,
-    "0/1, share .5": (GRID > 0.5) * 1.0,
-    "0/1, share .98": (GRID > 0.02) * 1.0,
+    "0/1, 5 % ones": (GRID > 0.95) * 1.0,
+    "0/1, 50 % ones": (GRID > 0.5) * 1.0,
+    "0/1, 98 % ones": (GRID > 0.02) * 1.0,
     "70 % zeros": rare(0.3),
     "95 % zeros": rare(0.05),
     "IoU (beta .7, 1.3)": laws.beta(0.7, 1.3).ppf(GRID),
@@ -62,19 +62,19 @@ EFFECTIVE = (20, 50, 100)
 ENOUGH = 0.93
 # {scores with equal means and unequal shapes, within [0, 1]: function that computes their quantiles}
 UNEQUAL = {
-    "0/1 with share .05, smooth": lambda: (LAWS["0/1, share .05"], laws.beta(2, 38).ppf(GRID)),
-    "0/1 with share .02, constant": lambda: ((GRID > 0.98) * 1.0, np.full(len(GRID), 0.02)),
-    "0/1 with share .98, smooth": lambda: (LAWS["0/1, share .98"], laws.beta(49, 1).ppf(GRID)),
+    "0/1 with 5 % ones, smooth": lambda: (LAWS["0/1, 5 % ones"], laws.beta(2, 38).ppf(GRID)),
+    "0/1 with 2 % ones, constant": lambda: ((GRID > 0.98) * 1.0, np.full(len(GRID), 0.02)),
+    "0/1 with 98 % ones, smooth": lambda: (LAWS["0/1, 98 % ones"], laws.beta(49, 1).ppf(GRID)),
     "95 % zeros, smooth": lambda: (LAWS["95 % zeros"], laws.beta(2, 98).ppf(GRID)),
-    "two 0/1 with share .05, three smooth": lambda: (
-        LAWS["0/1, share .05"], LAWS["0/1, share .05"],
+    "two 0/1 with 5 % ones, three smooth": lambda: (
+        LAWS["0/1, 5 % ones"], LAWS["0/1, 5 % ones"],
         *(laws.beta(a, 19 * a).ppf(GRID) for a in (1, 2, 20)),
     ),
     "three rare, three smooth": lambda: (
-        0.4 * LAWS["0/1, share .05"], LAWS["95 % zeros"],
+        0.4 * LAWS["0/1, 5 % ones"], LAWS["95 % zeros"],
         *(laws.beta(a, 49 * a).ppf(GRID) for a in (1, 2, 20)), (GRID > 0.98) * 1.0,
     ),
-    "few large events, more small ones": lambda: ((GRID > 0.98) * 1.0, 0.2 * (GRID > 0.9)),
+    "few large scores, more small ones": lambda: ((GRID > 0.98) * 1.0, 0.2 * (GRID > 0.9)),
     "four rare, six smooth": lambda: (
         (GRID > 0.98) * 1.0, 0.4 * (GRID > 0.95), LAWS["95 % zeros"], 0.2 * (GRID > 0.9),
         *(laws.beta(a / 50, a * 49 / 50).ppf(GRID) for a in (20, 40, 80, 200, 400, 1000)),
@@ -120,8 +120,8 @@ ORDINARY = {
 # Distributions for simulated requirements. The bound of each requirement is the mean of its distribution.
 GATED = {
     "0/1": (GRID > 0.4) * 1.0,
-    "0/1, share .9": (GRID > 0.1) * 1.0,
-    "0/1, share .96": (GRID > 0.04) * 1.0,
+    "0/1, 90 % ones": (GRID > 0.1) * 1.0,
+    "0/1, 96 % ones": (GRID > 0.04) * 1.0,
     "beta 4.8, 3.2": laws.beta(4.8, 3.2).ppf(GRID),
     "beta 9, 1": laws.beta(9, 1).ppf(GRID),
 }
@@ -625,7 +625,8 @@ def show_planned(times: int) -> None:
         ("mean .3, spread .1, range -1 to 1", ("normal", 0.3, 0.1), 0.02, (-1.0, 1.0)),
         ("mean .7, spread .1", ("normal", 0.7, 0.1), 0.02, UNIT),
         ("skewed: beta distributions (8, 2) and (7.5, 2.5)", ("beta", 8, 2, 7.5, 2.5), 0.05, UNIT),
-        ("0/1, shares .6 and .5", ("0/1", 0.5), 0.10, UNIT), ("0/1, shares .1 and .04", ("0/1", 0.04), 0.06, UNIT),
+        ("0/1, with 60 % and 50 % ones", ("0/1", 0.5), 0.10, UNIT),
+        ("0/1, with 10 % and 4 % ones", ("0/1", 0.04), 0.06, UNIT),
         ("unbounded, spread 1", ("normal", 0, 1), 0.2, (-np.inf, np.inf)),
     ]  # fmt: skip
     print(

@@ -47,7 +47,7 @@ def test_pairs_with_rare_failures_are_seldom_called_alike():
 
 
 def test_intervals_of_ordinary_scores_stay_narrow():
-    names = ("0/1, share .05", "IoU (beta .7, 1.3)")
+    names = ("0/1, 5 % ones", "IoU (beta .7, 1.3)")
     for law in (*simulation.ORDINARY.values(), *(simulation.LAWS[name] for name in names)):
         assert simulation.widths(law, 20, 100)[0] <= 1.13
         assert simulation.widths(law, 50, 40)[0] <= 1.05
@@ -70,8 +70,8 @@ def test_paired_test_limits_false_findings(explainers, times, settings):
 @pytest.mark.parametrize(
     ("shapes", "clusters"),
     [
-        ("0/1 with share .05, smooth", 50), ("0/1 with share .02, constant", 50), ("0/1 with share .02, constant", 200),
-        ("95 % zeros, smooth", 50), ("few large events, more small ones", 100),
+        ("0/1 with 5 % ones, smooth", 50), ("0/1 with 2 % ones, constant", 50), ("0/1 with 2 % ones, constant", 200),
+        ("95 % zeros, smooth", 50), ("few large scores, more small ones", 100),
     ],
 )  # fmt: skip
 def test_paired_test_limits_false_findings_for_unequal_shapes(shapes, clusters):

@@ -142,7 +142,7 @@ def test_page_sentences_follow_from_counts(ahead, column):
     row = next(line for line in text.splitlines() if line.startswith("| Does the map show what the network uses"))
     assert [number for number, cell in enumerate(row.split("|")) if "energy" in cell] == ([column] if column else [])
     assert ("1 of 1 alignment metrics prefer the wrong map: energy" in text) == (ahead == 0)
-    assert ("with every network they were tested on: energy" in text) == (ahead == 32)
+    assert ("with every network on which they were tested: energy" in text) == (ahead == 32)
 
 
 def test_published_page_matches_published_counts():

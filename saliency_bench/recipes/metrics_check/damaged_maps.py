@@ -1,4 +1,4 @@
-"""Explainers that return the correct map of a network with known evidence, and damaged versions of this map."""
+"""Explainers that return the correct map of a network whose evidence is known, and damaged versions of this map."""
 
 from typing import Any
 

@@ -69,7 +69,7 @@ prefers the damaged map. In white cells, there is no preference.
 ## Which metric for which question
 
 Each question corresponds to one or two types of damage. The second column lists the metrics that detect this damage
-with every network they were tested on. The third column lists the metrics that detect the damage with some
+with every network on which they were tested. The third column lists the metrics that detect the damage with some
 networks and are never misled by it. The last column lists the metrics that the damage misleads with at least one
 network.
 
@@ -81,10 +81,10 @@ network.
 
 ## Which damage misleads which metrics, and why
 
-This list shows, for each metric, the [damaged maps](#damaged-maps) (in bold) that mislead it, and those for which there
-is no significant difference. The networks are in brackets. *Mostly ties* means that the two maps have equal scores in
-more than half of the pictures. Every picture contains the evidence for the class that the network predicts, and weaker
-evidence for a second class, the *rival*.
+For each metric, this list shows which [damaged maps](#damaged-maps) (in bold) mislead the metric, and for which damaged
+maps there is no significant difference. The networks are in brackets. *Mostly ties* means that the two maps have equal
+scores in more than half of the pictures. Every picture contains the evidence for the class that the network predicts,
+and weaker evidence for a second class, the *rival*.
 
 The explanations follow from the definitions of the metrics. Only two of them were tested experimentally: the control
 shows the effect of the mask, and filling removed pixels with the grey of the scene instead of black shows the effect of
@@ -99,7 +99,7 @@ the fill colour.
 {flips}
 
 `evidence()` in `saliency_bench.recipes.metrics_check.known_networks` computes the correct map. Networks that detect
-colours use individual pixels, so removing a pixel removes only the evidence of that pixel. This favours metrics that
+colours use individual pixels, so removing a pixel removes only the evidence in that pixel. This favours metrics that
 remove pixels. In a trained network, pixels interact, and there may be no single correct map. Networks that detect
 textures (stripes) use neighbourhoods of 5 x 5 pixels, like trained networks, so removing scattered pixels creates new
 textures. For each position of the filter, the contribution of a texture is known, but there is no unique way to divide
@@ -115,10 +115,10 @@ for colours.
 
 Each cell shows the detection rate, its 95 % interval (Wilson) and the number of ties. The detection rate is the share
 of pictures in which the correct map has the better score. A tie counts as half. n is {n} pictures, or fewer if a metric
-has no score for some pictures. **Bold** means that the metric detects the damage, *italic* that the damage misleads the
-metric, both according to the corrected sign test. The interval may disagree with the sign test, because it is not
-corrected for multiple testing, and is wider than necessary if many scores are tied. The colour, position, context and
-control networks use the same pictures.
+has no score for some pictures. According to the corrected sign test, the metric detects the damage if a cell is
+**bold**, and the damage misleads the metric if a cell is *italic*. The interval may disagree with the sign test, for
+two reasons: the interval is not corrected for multiple testing, and it is wider than necessary if many scores are tied.
+The colour, position, context and control networks use the same pictures.
 
 {tables}
 
@@ -145,28 +145,29 @@ REASONS = (
     (("average precision",), ("sign flipped", "other class"),
      "if the evidence is outside the object, a map that ranks the evidence last scores higher"),
     (("miou", "precision", "recall"), ("sign flipped",),
-     "these metrics use the region of the pixels above the middle of the map's range. For a flipped map, this region "
-     "is the whole picture except for the evidence, so it contains the object"),
+     "these metrics use the pixels above the midpoint of the map's range. In a flipped map, these are all pixels of "
+     "the picture except for the evidence, so they include the object"),
     (("cauc",), ("peaked", "other class"),
-     "the metric removes only pixels above half of a map's range. If few pixels are removed, the area under the curve "
-     "is small, whichever pixels they are. The metric therefore prefers maps with a small region above half of their "
-     "range. For the same reason, it prefers the correct map to a blurred map"),
+     "the metric removes only the pixels above the midpoint of a map's range. If few pixels are removed, the area "
+     "under the curve is small, whichever pixels they are. The metric therefore prefers maps with few pixels above the "
+     "midpoint of their range. For the same reason, it prefers the correct map to a blurred map"),
     (("insertion", "kae", "roae", "confidence"), ("blurred",),
-     "the texture network uses neighbourhoods of 5 x 5 pixels. If the evidence is cut out and placed on black or on a "
-     "different picture, its outline forms edges, and edges are textures too. With a blurred map, some of the "
-     "surroundings are kept as well, which avoids these edges"),
+     "the texture network uses neighbourhoods of 5 x 5 pixels. If the evidence is cut out and placed on a black "
+     "background or on a different picture, its outline forms edges, and edges are textures too. With a blurred map, "
+     "some of the surroundings are kept as well, which avoids these edges"),
     (("ccs",), ("blurred",),
-     "the metric removes pixels in the order of a map that contrasts a second class with the predicted class of the "
-     "same group. The score increases with the probability of the predicted class. If the rival belongs "
-     "to the other group, the correct map is constant outside the evidence of the predicted class, so the evidence of "
-     "the rival is removed in random order with all other pixels. A blurred map has a slope there, so the pixels "
-     "farthest from the evidence of the predicted class are removed first, and these usually include the evidence of "
-     "the rival. Without the evidence of the rival, the predicted class is more probable"),
+     "the metric uses a map that contrasts a second class with the predicted class, where both classes belong to the "
+     "same group, and removes pixels in the order of this map. The score increases with the probability of the "
+     "predicted class. If the rival class belongs to the other group, the correct map is constant outside the evidence "
+     "for the predicted class, so the evidence for the rival class is removed in random order, together with all other "
+     "pixels. A blurred map has a slope there, so the pixels farthest from the evidence for the predicted class are "
+     "removed first, and these usually include the evidence for the rival class. Once this evidence is removed, the "
+     "predicted class is more probable"),
     (("class sensitivity",), ("blurred",),
      "the metric computes the correlation between the maps of the most likely and the least likely class; lower is "
-     "better. The two correct maps have opposite signs at the evidence of the predicted class, and the same sign at "
-     "the evidence of the rival. The evidence of the rival is smaller, so blurring weakens it more, and the "
-     "correlation falls"),
+     "better. The two correct maps have opposite signs on the evidence for the predicted class, and the same sign on "
+     "the evidence for the rival class. The evidence for the rival class is smaller, so blurring weakens it more, and "
+     "the correlation falls"),
     (("consistency",), ("sign flipped",),
      "the metric scales maps to a sum of 1. This scaling makes flipped maps nearly constant and therefore similar"),
     (("max sensitivity",), ("blurred", "whole object", "centre", "random"),
@@ -181,11 +182,12 @@ ABOUT = {
     "Alignment": "These metrics compare a map with a mask and do not use the network. Except in the control, the "
     "evidence is a part of the mask or outside the mask, so a wrong map can agree with the mask just as well as the "
     "correct map, or better",
-    "Faithfulness": "These metrics rank or select pixels by the map, and measure how the output of the network changes "
-    "when pixels are removed",
-    "Contrast of classes": "These metrics remove pixels in the order of a contrastive map of two classes, and measure "
-    "the difference between the outputs for two classes",
-    "Sensitivity and sanity": "These metrics compare maps with each other, and never with the evidence of the network",
+    "Faithfulness": "These metrics rank or select pixels according to the map, and measure how the output of the "
+    "network changes when pixels are removed",
+    "Contrast of classes": "These metrics remove pixels in the order given by a map that contrasts two classes, and "
+    "measure the difference between the network's outputs for these two classes",
+    "Sensitivity and sanity": "These metrics compare maps with each other, and never with the evidence that the "
+    "network uses",
     "Object and scene models": "These metrics measure how much of a map lies on the object, but not where on the "
     "object it lies",
 }
@@ -272,8 +274,8 @@ def sorted_out(counts: Sequence[Count], wanted: Sequence[str]) -> tuple[list[str
 def questions(counts: Sequence[Count]) -> str:
     """Return the table of questions."""
     lines = [
-        "| question about the map | detect the damage with every network | detect it with some networks | are misled "
-        "with at least one network |",
+        "| question about the map | metrics that detect the damage with every network | metrics that detect it only "
+        "with some networks | metrics that are misled with at least one network |",
         "|---|---|---|---|",
     ]
     for question, wanted in QUESTIONS.items():
@@ -290,7 +292,7 @@ def short(counts: Sequence[Count]) -> str:
     never = [name for name in metrics_of(counts) if not any(count.misled for count in counts if count.metric == name)]
     count = len(metrics_of(counts))
     lines = [
-        f"- {len(every)} of {count} metrics detect all types of damage with every network they were tested on"
+        f"- {len(every)} of {count} metrics detect all types of damage with every network on which they were tested"
         + (f": {listed(map(with_one, every))}." if every else "."),
         f"- {len(never)} of {count} metrics are never misled on these networks: {listed(map(with_one, never))}.",
     ]
@@ -414,8 +416,9 @@ def on_grey(counts: Sequence[Count]) -> list[str]:
             if (grey, kind) in rates:
                 lines.append(f"- Test of this explanation, with {name_of(black)} and the {kind} network: if removed "
                              "pixels are black, the correct map scores higher than the blurred map for "
-                             f"{percent(rates[black, kind])} of the pictures; if they have the grey of the scene, for "
-                             f"{percent(rates[grey, kind])}. A tie counts as half.")  # fmt: skip
+                             f"{percent(rates[black, kind])} of the pictures; if removed pixels have the "
+                             f"grey of the scene, for {percent(rates[grey, kind])} of the pictures. "
+                             "A tie counts as half.")  # fmt: skip
     return lines
 
 
@@ -445,7 +448,7 @@ def flips(counts: Sequence[Count]) -> str:
     kinds = list(dict.fromkeys(kind for kind, _ in by_place))
     lines = [
         "This table shows in how many pictures an intervention changes the decision of the network. The numbers "
-        "confirm that each network uses the evidence in the table above.",
+        "confirm that each network uses the evidence that the table above lists.",
         "",
         f"| change of the picture | {' | '.join(kinds)} |",
         "|---|" + "---|" * len(kinds),
