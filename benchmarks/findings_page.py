@@ -209,8 +209,8 @@ def small_regions(runs: dict[str, Run]) -> str:
     if not peaked:
         return ""
     return (f"- **Ignore the scores of {listed(names)} for {listed(map(short, metrics))}.** For most photographs of "
-            "every dataset, less than 1 % of the pixels of their maps are in the upper half of the map's range, and "
-            "only these pixels affect these scores.")  # fmt: skip
+            "every dataset, fewer than 1 % of the pixels of their maps have values above the midpoint of the map's "
+            "range, and only these pixels affect these scores.")  # fmt: skip
 
 
 def more_images(runs: dict[str, Run]) -> str:

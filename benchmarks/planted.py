@@ -41,9 +41,9 @@ differently, the cause is the classifier, or the perturbed images that the metri
   A fast change in the prediction therefore does not prove that the classifier used the deleted pixels.
   saliency_insertion, saliency_kae and saliency_road rank all five maps correctly; saliency_road imputes removed pixels
   from their neighbours.
-- saliency_cauc prefers the blurred mask to the mask, for two reasons: slightly fewer pixels of the blurred mask are in
-  the upper half of its range (this alone improves the score), and the centre of the object is removed first. Pixels in
-  the lower half are never removed (see the card of this metric).
+- saliency_cauc prefers the blurred mask to the mask, for two reasons: slightly fewer pixels of the blurred mask have
+  values above the midpoint of its range (this alone improves the score), and the centre of the object is removed first.
+  All other pixels are never removed (see the card of this metric).
 - saliency_confidence prefers the inverted mask to noise. With noise, scattered pixels of one image are pasted into a
   different image, and the result differs more from the training images. saliency_correctness ranks all five maps
   correctly.

@@ -118,7 +118,7 @@ def entries_in(
     for image in listed(content, "images"):
         key, file_name = id_of(image.get("id")), image.get("file_name")
         if key is None or not isinstance(file_name, str):
-            log.remark(str(image.get("id")), f"{path.name}: an image without id or file_name is skipped")
+            log.remark(str(image.get("id")), f"{path.name}: an image without an id or a file_name is skipped")
         elif key in images:
             log.remark(file_name, f"{path.name}: image id {key} occurs twice; the first entry is used")
         else:
@@ -127,7 +127,7 @@ def entries_in(
     for entry in listed(content, "annotations"):
         kind, key = id_of(entry.get("category_id")), id_of(entry.get("image_id"))
         if kind is None or key is None:
-            log.remark(str(entry.get("id")), f"{path.name}: an object without category or image is skipped")
+            log.remark(str(entry.get("id")), f"{path.name}: an object without a category or an image is skipped")
         elif key in images:
             keep = ("segmentation", "area", "iscrowd", "bbox", "id", "keypoints", "ignore")
             images[key].objects.append({name: entry[name] for name in keep if name in entry} | {"category_id": kind})

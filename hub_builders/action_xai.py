@@ -69,9 +69,10 @@ CITATION = """@inproceedings{park2018multimodal,
 }"""
 RULE = """The label is the answer. A sample is included if a language model accepts its question and answer as a
 classification task, given the paper's prompt. The mask contains the pixels that at least half of the annotators marked.
-An annotator marked a pixel if its value exceeds half of the maximum of the annotator's map. The mask is scaled to the
-size of the image with nearest-neighbour interpolation. ACT-X was published with maps for its validation and test splits
-only, so the paper's 11,511 masks, one per sample, cannot be reproduced. Samples without a map have no mask.
+A pixel counts as marked by an annotator if its value exceeds half of the maximum of that annotator's map. The mask is
+scaled to the size of the image with nearest-neighbour interpolation. ACT-X was published with maps for its validation
+and test splits only, so the paper's 11,511 masks, one per sample, cannot be reproduced. Samples without a map have no
+mask.
 `explanations` contains the source's textual explanations."""
 GROUP = "the video that the image is a frame of (the image itself if MPII's annotations are not in the source)"
 

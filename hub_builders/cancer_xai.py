@@ -145,7 +145,7 @@ def tumour(log: BuildLog, case: str, image: Path, label: Path | None, seed: int)
             log.remark(case, "image and label have different affines; each is oriented by its own affine")
         there = [set(np.unique(labels.slice(number)).tolist()) for number in range(len(labels))]
         if wrong := set().union(*there) - set(range(LABELS + 1)):
-            raise UnreadableError(f"label {min(wrong):g} in the mask is not from 0 to {LABELS}")
+            raise UnreadableError(f"label {min(wrong):g} in the mask is outside the range 0 to {LABELS}")
         number = drawn_slice(
             [number for number, labels_of_slice in enumerate(there) if TUMOUR in labels_of_slice], seed, case
         )

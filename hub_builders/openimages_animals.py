@@ -137,8 +137,7 @@ def images(root: Path, log: BuildLog) -> Found:
     there = [split for split in SPLITS if (root / split).is_dir()]
     if not there:
         raise UserError(
-            f"{root} has none of train/, validation/ and test/ with images; download the source again and unpack it: "
-            f"{HOME}"
+            f"{root} has no folder train/, validation/ or test/; download the source again and unpack it: {HOME}"
         )
     for split in there:
         files = {path.stem: path for path in entries(root / split) if is_picture(path)}
@@ -247,7 +246,7 @@ def sample_of(
 
 
 def union(boxes: Boxes, picture: Picture) -> np.ndarray:
-    """Return the pixels whose centres are inside a box, bool (H, W). Boxes refer to the file as stored."""
+    """Return the pixels whose centres are inside a box of the image as stored in the file, bool (H, W)."""
     height, width = picture.stored
     rows = (np.arange(height)[:, None] + 0.5) / height
     columns = (np.arange(width) + 0.5) / width

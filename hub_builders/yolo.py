@@ -285,9 +285,11 @@ def shape_of(words: list[str], height: int, width: int) -> np.ndarray:
     except ValueError:
         raise UnreadableError("its labels have coordinates that are not numbers") from None
     if _is_pose(values):
-        raise UnreadableError("its labels are poses (a box, and points with a visibility), not boxes or outlines")
+        raise UnreadableError(
+            "its labels are poses (a box, and keypoints with visibility flags), not boxes or outlines"
+        )
     if not all(-SLACK <= value <= 1 + SLACK for value in values):
-        raise UnreadableError("its labels have coordinates that are not fractions from 0 to 1 of width and height")
+        raise UnreadableError("its label coordinates are not fractions (0 to 1) of the image's width and height")
     if len(values) == 4:
         x, y, across, down = values
         box = [(x - across / 2) * width, (y - down / 2) * height, across * width, down * height]

@@ -42,7 +42,7 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--option",
         metavar="NAME",
-        help="for sweep: option of a metric (default: every option that has several values in the runs)",
+        help="for sweep: option of a metric (default: every option with more than one value in the runs)",
     )
     hans = parser.add_argument_group("for clever-hans")
     hans.add_argument(

@@ -202,12 +202,12 @@ def differing_settings(first: Identity, other: Identity) -> list[str]:
 def _first_difference(first: list[list[int]], other: list[list[int]]) -> str:
     """Describe the first class of the dataset that two label maps assign to different classes of the model."""
     if len(first) != len(other):
-        return f" ({len(first)} classes of the dataset, not {len(other)})"
+        return f" ({len(first)} dataset classes in one label map, {len(other)} in the other)"
     pairs = [(place, *pair) for place, pair in enumerate(zip(first, other, strict=True)) if pair[0] != pair[1]]
     place, here, there = pairs[0]
-    words = [" and ".join(map(str, members)) or "no class" for members in (here, there)]
-    more = f", and {len(pairs) - 1} more" if len(pairs) > 1 else ""
-    return f" (class {place} of the dataset is {words[0]} of the model, not {words[1]}{more})"
+    words = [" and ".join(f"model class {member}" for member in members) or "no class" for members in (here, there)]
+    more = f"; {len(pairs) - 1} more differ" if len(pairs) > 1 else ""
+    return f" (one label map maps dataset class {place} to {words[0]}, the other to {words[1]}{more})"
 
 
 def read_manifest(folder: Path) -> Manifest:

@@ -148,7 +148,7 @@ def test_invalid_ids_and_references_are_reported(tmp_path):
     assert "HEIC" in left_out.pop(("c.heic", "image"))  # reported once, as the file
     assert left_out == {("b.jpg", "image"): "no object of a listed category"}
     texts = [one["text"] for one in read_report(tmp_path / "out")["remarks"]]
-    assert sum("without id or file_name" in text for text in texts) == 4
+    assert sum("without an id or a file_name" in text for text in texts) == 4
     assert "my.json: an object refers to image 5, which is not in the list of images" in texts
 
 

@@ -42,8 +42,8 @@ def test_boxes_and_outlines_match_pixels_by_hand():
     for words, message in (
         ("0.1 0.1 0.1", "3 coordinates; a box has 4"),
         ("0.4 0.5 0.4 0.5 0.9", "5 coordinates; a box has 4"),  # of a prediction: with its confidence
-        ("4 4 3 3", "not fractions from 0 to 1"),
-        ("0.4 0.5 nan 0.5", "not fractions from 0 to 1"),
+        ("4 4 3 3", r"not fractions \(0 to 1\)"),
+        ("0.4 0.5 nan 0.5", r"not fractions \(0 to 1\)"),
         ("0.4 0.5 x 0.5", "not numbers"),
     ):
         with pytest.raises(UnreadableError, match=message):
@@ -188,7 +188,7 @@ def test_pose_lines_are_left_out_and_outlines_kept(tmp_path, line):
     if line.startswith("outline"):
         assert mask_in(rows["a:cat"]).any()
     else:
-        assert "its labels are poses (a box, and points with a visibility)" in str(left_out)
+        assert "its labels are poses (a box, and keypoints with visibility flags)" in str(left_out)
 
 
 def test_labels_of_label_studio_uploads_and_cvat_are_read(tmp_path):

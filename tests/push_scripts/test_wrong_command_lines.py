@@ -81,7 +81,7 @@ LINES = {
         shapes ./nowhere --out X | ./nowhere""",
     "analyse _": """
         done | --what; done --what banana | --what; nowhere --what rank | nowhere; full --what rank | full;
-        done --what sweep | several values""",
+        done --what sweep | more than one value""",
     "check _": """
         done | --require; nowhere --require gradcam:saliency_miou>=0.3 | nowhere;
         full --require gradcam:saliency_miou>=0.3 | full; done --require gradcam | EXPLAINER:METRIC;

@@ -174,7 +174,7 @@ class Verdict:
         return lines + ([f"{few}: {'; '.join(partial)}."] if partial else [])
 
     def _peaked(self) -> list[str]:
-        """Return sentences about explainers with maps that have very few pixels above half of their range.
+        """Return sentences about explainers whose maps have very few values above the midpoint of the range.
 
         The sentences name the metrics that use only these pixels.
         """
@@ -184,8 +184,10 @@ class Verdict:
             if peaked := [cell for cell in cells if cell.marked.get(PEAKED, 0) > cell.n / 2]:
                 names.setdefault(listed(self.metrics[cell.metric_id] for cell in peaked), []).append(self.names[key])
         return [
-            f"{listed(explainers)}: in most samples, less than 1 % of the pixels are above half of the map's range. "
-            f"This is the only region that counts for {metrics}: the scores depend little on where the map points."
+            f"{listed(explainers)}: in most samples, fewer than 1 % of the pixels have values above the midpoint of "
+            "the "
+            f"map's range. The scores for {metrics} use only these pixels, so they depend little on where the map "
+            "points."
             for metrics, explainers in names.items()
         ]
 

@@ -158,8 +158,8 @@ def check_order(question: RunQuestion, seed: int, rows: Sequence[Mapping]) -> tu
     judged = [row for row in rows if row["correct"] is not None and row["labels"] is None]
     labels = np.array([row["label"] for row in judged], dtype=int)
     if len(judged) < ENOUGH or len(set(labels.tolist())) < 2:
-        text = f"the order cannot be checked on {len(judged)} labelled images of {len(set(labels.tolist()))} classes"
-        return Check(name, "undecided", text, f"at least {ENOUGH} images of several classes are needed"), None
+        text = f"labelled images are too few to check the order: {len(judged)} (classes: {len(set(labels.tolist()))})"
+        return Check(name, "undecided", text, f"use at least {ENOUGH} images from at least two classes"), None
     declared = np.array([members[0] if members else NONE for members in question.members])
     predictions = np.array([row["prediction"] for row in judged], dtype=int)
     codes = cluster_codes([row["image_id"] for row in judged], [row["group"] for row in judged])

@@ -43,8 +43,9 @@ Z = 1.959964  # 95 %
 TIE = 1e-6  # relative difference below which two scores count as equal
 # {metric that cannot be checked: reason}
 NOT_CHECKED = {
-    "saliency_kar": "retrains networks on the marked pixels, and the evidence of a retrained network is unknown",
-    "saliency_roar": "retrains networks without the marked pixels, and the evidence of a retrained network is unknown",
+    "saliency_kar": "retrains networks on the marked pixels, and it is unknown which pixels a retrained network uses",
+    "saliency_roar": "retrains networks without the marked pixels, and it is unknown which pixels a retrained "
+    "network uses",
     "saliency_crowd_auc": "needs people's answers",
     "saliency_correctness": "has one score for all images and no scores for individual images",
 }
@@ -54,7 +55,7 @@ ON_GREY = ("saliency_insertion:reference=mean", "saliency_deletion:reference=mea
 # this kind of evidence has both.
 PAIRED, OF_PAIRS = "colour", ("saliency_mcs", "saliency_mcr", "saliency_idr")
 FLIPS = {
-    "evidence replaced": "the evidence is replaced by the evidence of the rival class",
+    "evidence replaced": "the evidence is replaced by evidence for the rival class",
     "evidence erased": "the evidence is erased, so only the weaker evidence for the rival remains",
     "all else changed": "everything except the evidence is changed",
 }

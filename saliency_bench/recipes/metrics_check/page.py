@@ -99,7 +99,7 @@ the fill colour.
 {flips}
 
 `evidence()` in `saliency_bench.recipes.metrics_check.known_networks` computes the correct map. Networks that detect
-colours use individual pixels, so removing a pixel removes only the evidence of that pixel. This favours metrics that
+colours use individual pixels, so removing a pixel removes only the evidence in that pixel. This favours metrics that
 remove pixels. In a trained network, pixels interact, and there may be no single correct map. Networks that detect
 textures (stripes) use neighbourhoods of 5 x 5 pixels, like trained networks, so removing scattered pixels creates new
 textures. For each position of the filter, the contribution of a texture is known, but there is no unique way to divide
@@ -145,28 +145,29 @@ REASONS = (
     (("average precision",), ("sign flipped", "other class"),
      "if the evidence is outside the object, a map that ranks the evidence last scores higher"),
     (("miou", "precision", "recall"), ("sign flipped",),
-     "these metrics use the region of the pixels above the middle of the map's range. For a flipped map, this region "
-     "is the whole picture except for the evidence, so it contains the object"),
+     "these metrics use only the pixels with values above the midpoint of the map's range. For a flipped map, these "
+     "are all pixels of the picture except for the evidence, so they include the object"),
     (("cauc",), ("peaked", "other class"),
-     "the metric removes only pixels above half of a map's range. If few pixels are removed, the area under the curve "
-     "is small, whichever pixels they are. The metric therefore prefers maps with a small region above half of their "
-     "range. For the same reason, it prefers the correct map to a blurred map"),
+     "the metric removes only pixels with values above the midpoint of the map's range. If few pixels are removed, the "
+     "area under the curve is small, whichever pixels they are. The metric therefore prefers maps with few values "
+     "above "
+     "this midpoint. For the same reason, it prefers the correct map to a blurred map"),
     (("insertion", "kae", "roae", "confidence"), ("blurred",),
      "the texture network uses neighbourhoods of 5 x 5 pixels. If the evidence is cut out and placed on black or on a "
      "different picture, its outline forms edges, and edges are textures too. With a blurred map, some of the "
      "surroundings are kept as well, which avoids these edges"),
     (("ccs",), ("blurred",),
      "the metric removes pixels in the order of a map that contrasts a second class with the predicted class of the "
-     "same group. The score increases with the probability of the predicted class. If the rival belongs "
-     "to the other group, the correct map is constant outside the evidence of the predicted class, so the evidence of "
-     "the rival is removed in random order with all other pixels. A blurred map has a slope there, so the pixels "
-     "farthest from the evidence of the predicted class are removed first, and these usually include the evidence of "
-     "the rival. Without the evidence of the rival, the predicted class is more probable"),
+     "same group. The score increases with the probability of the predicted class. If the rival class belongs "
+     "to the other group, the correct map is constant outside the evidence for the predicted class, so the evidence "
+     "for the rival class is removed in random order with all other pixels. A blurred map has a slope there, so the "
+     "pixels farthest from the evidence for the predicted class are removed first, and these usually include the "
+     "evidence for the rival class. Once this evidence is removed, the predicted class is more probable"),
     (("class sensitivity",), ("blurred",),
      "the metric computes the correlation between the maps of the most likely and the least likely class; lower is "
-     "better. The two correct maps have opposite signs at the evidence of the predicted class, and the same sign at "
-     "the evidence of the rival. The evidence of the rival is smaller, so blurring weakens it more, and the "
-     "correlation falls"),
+     "better. The two correct maps have opposite signs on the evidence for the predicted class, and the same sign on "
+     "the evidence for the rival class. The evidence for the rival class covers a smaller area, so blurring weakens "
+     "the maps more there, and the correlation falls"),
     (("consistency",), ("sign flipped",),
      "the metric scales maps to a sum of 1. This scaling makes flipped maps nearly constant and therefore similar"),
     (("max sensitivity",), ("blurred", "whole object", "centre", "random"),
@@ -183,9 +184,11 @@ ABOUT = {
     "correct map, or better",
     "Faithfulness": "These metrics rank or select pixels by the map, and measure how the output of the network changes "
     "when pixels are removed",
-    "Contrast of classes": "These metrics remove pixels in the order of a contrastive map of two classes, and measure "
-    "the difference between the outputs for two classes",
-    "Sensitivity and sanity": "These metrics compare maps with each other, and never with the evidence of the network",
+    "Contrast of classes": "These metrics remove pixels in the order given by a map that contrasts two classes, and "
+    "measure the difference between the network's outputs for these two classes",
+    "Sensitivity and sanity": "These metrics compare maps with each other, and never with the evidence that the "
+    "network "
+    "uses",
     "Object and scene models": "These metrics measure how much of a map lies on the object, but not where on the "
     "object it lies",
 }
@@ -272,8 +275,8 @@ def sorted_out(counts: Sequence[Count], wanted: Sequence[str]) -> tuple[list[str
 def questions(counts: Sequence[Count]) -> str:
     """Return the table of questions."""
     lines = [
-        "| question about the map | detect the damage with every network | detect it with some networks | are misled "
-        "with at least one network |",
+        "| question about the map | metrics that detect the damage with every network | metrics that detect it only "
+        "with some networks | metrics that are misled with at least one network |",
         "|---|---|---|---|",
     ]
     for question, wanted in QUESTIONS.items():
