@@ -66,7 +66,8 @@ def splits_of(root: Path, kinds: tuple[str, ...], only: str = "") -> list[str]:
     there = [split for split in wanted if (root / split).is_dir()]
     if not there:
         raise UserError(
-            f"{root} has none of {', '.join(f'{split}/' for split in wanted)}; download the source again and unpack "
+            f"{root} has none of the folders {', '.join(f'{split}/' for split in wanted)}; download the source "
+            "again and unpack "
             f"it: {HOME}"
         )
     for split in there:
@@ -82,7 +83,7 @@ def entries_of(root: Path, split: str, captions: bool, log: BuildLog) -> tuple[d
         file = f"captions_{split}.json"
         for caption in _dicts(json_of(root / "annotations" / file, dict), "annotations", log, file, FIX):
             if type(caption.get("image_id")) is not int or not isinstance(caption.get("caption"), str):
-                log.remark(str(caption.get("id")), f"{file}: a caption without text or image id is skipped")
+                log.remark(str(caption.get("id")), f"{file}: a caption without a text or an image id is skipped")
             elif caption["image_id"] in images:
                 images[caption["image_id"]].captions.append(caption["caption"])
     return images, names

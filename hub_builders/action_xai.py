@@ -172,7 +172,9 @@ def videos(images: Path, log: BuildLog) -> dict[str, str]:
     folders = [where / name for where in (images.parent, images) for name in ("", "mpii_human_pose_v1_u12_2")]
     path = next((folder / ANNOTATIONS for folder in folders if (folder / ANNOTATIONS).is_file()), None)
     if path is None:
-        log.remark(ANNOTATIONS, "not in the source; frames of the same video are treated as independent images")
+        log.remark(
+            ANNOTATIONS, "the file is not in the source, so frames of the same video are treated as independent images"
+        )
         return {}
     try:
         file = BytesIO(file_bytes(path))

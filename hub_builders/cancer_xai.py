@@ -95,7 +95,7 @@ def samples(source: Path | None, log: BuildLog, *, seed: int = 0) -> Iterator[Jo
         raise UserError(f"{root} has no Pancreas-CT/; pass the folder of the complete, unpacked source: {NIH}")
     images, labels = _cases(decathlon / "imagesTr", log), _cases(decathlon / "labelsTr", log)
     for case in sorted(set(labels) - set(images)):
-        log.leave_out(case, "image", "the label has no image in imagesTr/")
+        log.leave_out(case, "image", "imagesTr/ contains no image for this label")
     series = [(folder, head) for folder, head in series_in(normal)]
     log.expected = len(images) + len(series)
     for case in sorted(images):
@@ -106,7 +106,9 @@ def samples(source: Path | None, log: BuildLog, *, seed: int = 0) -> Iterator[Jo
         if head is None:
             log.leave_out(case, "image", "the folder contains no readable DICOM file")
         elif case in seen:
-            log.leave_out(f"{case}/{folder.name}", "image", "a second series of this case; the first one is used")
+            log.leave_out(
+                f"{case}/{folder.name}", "image", "there is a second series for this case; the first one is used"
+            )
         else:
             seen.add(case)
             yield Job(healthy, case, folder, str(head.SeriesInstanceUID), seed)
@@ -126,7 +128,9 @@ def _cases(folder: Path, log: BuildLog) -> dict[str, Path]:
         case = path.name.removesuffix(".gz").removesuffix(".nii")
         if case == path.name or case in cases:
             log.leave_out(
-                f"{folder.name}/{path.name}", "image", "the file name has no NIfTI extension, or its case occurs twice"
+                f"{folder.name}/{path.name}",
+                "image",
+                "the file name has no NIfTI extension, or a different file belongs to the same case",
             )
         else:
             cases[case] = path

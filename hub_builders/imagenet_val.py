@@ -132,7 +132,7 @@ def sample_of(log: BuildLog, name: str, path: Path, wnid: str, label: str, boxes
 
 
 def boxes_in(boxes: Boxes | Path | None, wnid: str, picture: Picture) -> Boxes:
-    """Return the boxes of a class, turned with the image. Boxes from a table refer to the file as stored."""
+    """Return the boxes of a class, turned with the image. Boxes from a table refer to the stored image."""
     if isinstance(boxes, Path):
         return [box for kind, box in shown_boxes(xml_of(boxes), picture) if kind == wnid]
     return [turned_box(box, picture.orientation, *picture.stored) for box in boxes or []]

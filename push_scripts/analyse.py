@@ -37,7 +37,9 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run (its --out)")
     parser.add_argument("--what", required=True, choices=WHAT, metavar="WHAT", help=f"the analysis: {', '.join(WHAT)}")
     parser.add_argument(
-        "--out", metavar="DIR", help="folder for JSON, tables and plot (default: only print the results)"
+        "--out",
+        metavar="DIR",
+        help="folder for the JSON file, the tables and the plot (default: only print the results)",
     )
     parser.add_argument(
         "--option",

@@ -316,5 +316,5 @@ def _row_line(pair: _first_rows.DatasetModel, launch: Launch) -> str:
     used = min(launch.args.limit or count, count)
     partly = "" if used == count else f" of {count}, so these rows have no rank"
     done = "finished" if (pair.run_folder(launch.root) / "summary.json").is_file() else "still to be computed"
-    return (f"rows of  {pair.name} with {pair.model.name}: {', '.join(launch.args.explainers)} on {', '.join(metrics)} "
+    return (f"rows for {pair.name} with {pair.model.name}: {', '.join(launch.args.explainers)} on {', '.join(metrics)} "
             f"for {counted(used, 'sample')}{partly}; run {done}")  # fmt: skip

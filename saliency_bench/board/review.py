@@ -198,7 +198,9 @@ def _pulled(api: HfApi, repo: str, number: int) -> _Pull:
     # other history, such as a merge of two states of main, could hide changes from a comparison with one state.
     base = next((commit for commit in history if commit in main), None)
     if base is None or history[history.index(base) :] != main[main.index(base) :]:
-        raise UserError(f"pull request {number} of {repo} is not based on its main branch; submit it again")
+        raise UserError(
+            f"pull request {number} of {repo} is not based on the main branch of the repository; submit it again"
+        )
     return _Pull(history[0], *(_files(api, repo, revision) for revision in (base, main[0], history[0])))
 
 

@@ -90,7 +90,7 @@ class Manifest(BaseModel):
         if earlier.other is not None and self.other is None:
             raise UserError(
                 f"{self.spec.out} contains a run with the other model {earlier.other.model.id}; give --other-model and "
-                "--other-label again, or choose another --out"
+                "--other-label again, or choose a different --out"
             )
         differing += ["--other-model"] if earlier.other and self.other != earlier.other else []
         before, now = (_asked_for(manifest.cells.values()) for manifest in (earlier, self))
@@ -98,7 +98,7 @@ class Manifest(BaseModel):
         if differing:
             why = self._why_another_model(earlier) if differing[0] == NAMED["classifier"] else ""
             raise UserError(
-                f"{self.spec.out} contains a run with a different {differing[0]}{why}; choose another --out"
+                f"{self.spec.out} contains a run with a different {differing[0]}{why}; choose a different --out"
             )
         answers = joined(earlier.answers, self.answers, self.identity.precision, self.spec.out)
         objects = dict.fromkeys((*earlier.objects, *self.objects))
@@ -218,11 +218,11 @@ def read_manifest(folder: Path) -> Manifest:
     """
     path = folder / MANIFEST
     content = read_json(path)
-    check_format(path, content, FORMAT, "choose another --out, or repeat the run in a new folder")
+    check_format(path, content, FORMAT, "choose a different --out, or repeat the run in a new folder")
     try:
         return Manifest.model_validate_json(json.dumps(content))
     except ValidationError as error:
-        raise UserError(f"{path}: {field_line(error)}; restore the file, or choose another --out") from error
+        raise UserError(f"{path}: {field_line(error)}; restore the file, or choose a different --out") from error
 
 
 def read_earlier(folder: Path) -> Manifest | None:

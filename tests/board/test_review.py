@@ -146,7 +146,7 @@ def test_pull_request_with_a_merge_of_main_is_refused(board, monkeypatch):
         return [*commits[:2], *newer, *commits[2:]]
 
     monkeypatch.setattr(HfApi, "list_repo_commits", listed)
-    refused("is not based on its main branch", review, BOARD, number)
+    refused("is not based on the main branch", review, BOARD, number)
 
 
 @pytest.mark.slow
@@ -174,7 +174,7 @@ def test_pull_request_not_based_on_main_is_refused(board):
     pull = replace(repo.commits[repo.refs[f"refs/pr/{number}"]], parent=None)
     repo.commits[pull.id()] = pull
     repo.refs[f"refs/pr/{number}"] = pull.id()
-    refused("is not based on its main branch", review, BOARD, number)
+    refused("is not based on the main branch", review, BOARD, number)
 
 
 @pytest.mark.slow
@@ -268,7 +268,7 @@ def test_recomputed_submission_is_ranked_officially(done, given, shapes, resnet,
 @pytest.mark.parametrize(("name", "lie", "words"), [
     ("accuracy", {"value": 1.0}, r"accuracy of .*, not 1 \(n = "),
     ("top5", {"value": 1.0}, r"top5 of .*, not 1 \(n = "),
-    ("accuracy", {"low": 0.0, "high": 1.0}, r"the interval of accuracy of .*, not \[0, 1\]"),
+    ("accuracy", {"low": 0.0, "high": 1.0}, r"the interval for the accuracy of .*, not \[0, 1\]"),
     ("accuracy_kind", "certified accuracy", "accuracy_kind of .* is accuracy, not certified accuracy"),
 ])  # fmt: skip
 def test_forged_accuracy_is_refused(name, lie, words, done):

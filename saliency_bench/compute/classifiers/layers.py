@@ -107,7 +107,7 @@ def cam_layer(classifier: Classifier, images: Images) -> str:
                 f"the tokens of layer {maps[-1]} of {classifier.id} are not in row-major order (row by row over "
                 "the image)"
             )
-        _complain_once(classifier, images, maps[-1], f"{part}; using layer {name}, which contains all of it")
+        _complain_once(classifier, images, maps[-1], f"{part}; using layer {name}, which contains all evidence")
     return name
 
 
@@ -295,7 +295,9 @@ def _fix(classifier: Classifier, images: Images, layer: str) -> str:
     blocks = (name for name in _around(layer) if name in maps and is_cut(classifier, images, name))
     name = next(blocks, None) or last_feature_map(classifier, images)
     return (
-        f"no layer contains all of it, so {OUTSIDE}" if name is None else f"use layer {name}, which contains all of it"
+        f"no layer contains all evidence, so {OUTSIDE}"
+        if name is None
+        else f"use layer {name}, which contains all evidence"
     )
 
 

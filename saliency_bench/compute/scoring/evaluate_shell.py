@@ -280,7 +280,7 @@ class ExplainerShell(_InstalledShell):
     references: the class (int) of each image, if the metric takes one. Default: the predicted class.
     target: weights (B, K) over the classes, instead of the references.
     groups: groups of classes, for metrics that compare groups.
-    seeds: seed of each image; alternatively, pass image_ids and the seed of a run. Default: 0 to B-1.
+    seeds: one seed per image; alternatively, pass image_ids and the seed of a run. Default: 0 to B-1.
     batch_size: images explained at once. Default: 16."""
     LEFT_OUT = "a flat map"
 

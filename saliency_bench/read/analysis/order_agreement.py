@@ -252,7 +252,8 @@ def read_answers(path: Path) -> Answers:
         key = str(row.get(DATASET, "")), str(row["explainer"]), str(row["image_id"]), str(row["person"])
         if (*key, exposure) in seen:
             raise UserError(
-                f"{path}, answer {number}: second answer of {key[3]} on {key[2]} at exposure {exposure:g}; remove one"
+                f"{path}, answer {number}: {key[3]} has already answered for {key[2]} at exposure {exposure:g}; "
+                "remove one of the answers"
             )
         seen.add((*key, exposure))
         first[key] = np.fmin(first.get(key, np.nan), exposure if right else np.nan)

@@ -186,7 +186,9 @@ def clusters_needed(
         UserError: The difference is 0, or power, spread or comparisons are out of range.
     """
     if not (wanted and np.isfinite(wanted)):
-        raise UserError("the difference (--difference) must not be 0; give the smallest one that matters, such as 0.02")
+        raise UserError(
+            "the difference (--difference) must not be 0; set it to the smallest difference that matters, such as 0.02"
+        )
     if not 0 < power < 1:
         raise UserError(f"power (--power) must be between 0 and 1; got {power:g}")
     if not (spread >= 0 and np.isfinite(spread)) or comparisons < 1:

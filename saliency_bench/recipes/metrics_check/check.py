@@ -56,7 +56,7 @@ ON_GREY = ("saliency_insertion:reference=mean", "saliency_deletion:reference=mea
 PAIRED, OF_PAIRS = "colour", ("saliency_mcs", "saliency_mcr", "saliency_idr")
 FLIPS = {
     "evidence replaced": "the evidence is replaced by evidence for the rival class",
-    "evidence erased": "the evidence is erased, so only the weaker evidence for the rival remains",
+    "evidence erased": "the evidence is erased, so only the weaker evidence for the rival class remains",
     "all else changed": "everything except the evidence is changed",
 }
 
