@@ -526,10 +526,10 @@ def _wrong_quality(result: Result, computed: Mapping[str, Any]) -> str:
         value, n = (np.nan, 0) if ours is None or ours.value is None else (ours.value, ours.n)
         if theirs.n != n or not abs(theirs.value - value) <= TOLERANCE_OF_ACCURACY:  # NaN differs, too
             stated = f"{theirs.value:.6g} (n = {theirs.n})"
-            return f"the {name} of {result.model.id} is {value:.6g} (n = {n}), not {stated}"
+            return f"{name} of {result.model.id} is {value:.6g} (n = {n}), not {stated}"
         ends, stated_ends = np.array([[item.low, item.high] for item in (ours, theirs)], dtype=float)
         if not np.allclose(stated_ends, ends, rtol=0, atol=TOLERANCE_OF_ACCURACY, equal_nan=True):
-            return f"the interval for the {name} of {result.model.id} is {_ends(ends)}, not {_ends(stated_ends)}"
+            return f"the interval for {name} of {result.model.id} is {_ends(ends)}, not {_ends(stated_ends)}"
         if name == "accuracy" and result.model.accuracy_kind != (kind := computed["accuracy_kind"]):
             return f"accuracy_kind of {result.model.id} is {kind}, not {result.model.accuracy_kind}"
     return ""

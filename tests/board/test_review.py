@@ -268,7 +268,7 @@ def test_recomputed_submission_is_ranked_officially(done, given, shapes, resnet,
 @pytest.mark.parametrize(("name", "lie", "words"), [
     ("accuracy", {"value": 1.0}, r"accuracy of .*, not 1 \(n = "),
     ("top5", {"value": 1.0}, r"top5 of .*, not 1 \(n = "),
-    ("accuracy", {"low": 0.0, "high": 1.0}, r"the interval for the accuracy of .*, not \[0, 1\]"),
+    ("accuracy", {"low": 0.0, "high": 1.0}, r"the interval for accuracy of .*, not \[0, 1\]"),
     ("accuracy_kind", "certified accuracy", "accuracy_kind of .* is accuracy, not certified accuracy"),
 ])  # fmt: skip
 def test_forged_accuracy_is_refused(name, lie, words, done):
