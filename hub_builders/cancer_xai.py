@@ -146,7 +146,7 @@ def tumour(log: BuildLog, case: str, image: Path, label: Path | None, seed: int)
         if units.shape != labels.shape:
             raise UnreadableError("the mask and the image differ in size")
         if not np.allclose(units.affine, labels.affine, atol=1e-2):
-            log.remark(case, "image and label have different affines; each is oriented by its own affine")
+            log.remark(case, "the image and the label have different affines, so each is oriented by its own affine")
         there = [set(np.unique(labels.slice(number)).tolist()) for number in range(len(labels))]
         if wrong := set().union(*there) - set(range(LABELS + 1)):
             raise UnreadableError(f"label {min(wrong):g} in the mask is outside the range 0 to {LABELS}")

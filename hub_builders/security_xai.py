@@ -162,7 +162,8 @@ def unlisted(there: set[str], folder: Path | None, log: BuildLog) -> dict[str, L
     """Return {image: its entry} from XML files and file names, for a source without lists."""
     if folder is None:
         raise UserError(
-            "the source has neither lists in ImageSet/ nor Annotation/; download the source again and unpack it: "
+            "the source has neither lists in ImageSet/ nor a folder Annotation/; download the source again and "
+            "unpack it: "
             f"{HOME}"
         )
     known: dict[str, Listing] = {}

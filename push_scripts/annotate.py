@@ -43,7 +43,9 @@ def arguments(parser: ArgumentParser) -> None:
     serving.add_argument("--reviewer", action="store_true", help="also print the link for a new reviewer")
     results = parser.add_argument_group("results (instead of serving the page)")
     results.add_argument("--report", action="store_true", help="show progress, agreement and honeypots")
-    results.add_argument("--payments", metavar="FILE", help="write answers, time and checks per person (CSV, Parquet)")
+    results.add_argument(
+        "--payments", metavar="FILE", help="write each person's answers, times and checks to a CSV or Parquet file"
+    )
     results.add_argument("--parameters", metavar="FILE", help="write the parameters of the links that people opened")
     results.add_argument("--erase", metavar="FILE", help="copy the store, leaving out the people in --exclude")
     results.add_argument("--export", metavar="DIR", help="write masks and their consensus into a new folder")

@@ -94,7 +94,9 @@ def test_pull_request_can_contain_several_submissions(board):
     assert (verdict.fine, verdict.folders) == (True, sorted(one.result.folder for one in own))
     assert len(verdict.submissions) == 2
     lacking = {path: data for path, data in both.items() if path != f"{own[1].result.folder}/records.parquet"}
-    assert review(BOARD, propose(board, lacking)).problems == [f"it adds no {own[1].result.folder}/records.parquet"]
+    assert review(BOARD, propose(board, lacking)).problems == [
+        f"the pull request adds no {own[1].result.folder}/records.parquet"
+    ]
 
 
 @pytest.mark.slow
@@ -158,7 +160,7 @@ def test_deletion_behind_a_forged_history_is_refused(board):
     board.api().create_commit(BOARD, [CommitOperationAdd(path, data) for path, data in others.items()],
                               repo_type="dataset", commit_message="a submission")  # fmt: skip
     number = propose(board, files(submission(SCORES, "visitor")), *map(CommitOperationDelete, others))
-    assert f"it deletes {min(others)}" in review(BOARD, number).problems
+    assert f"the pull request deletes {min(others)}" in review(BOARD, number).problems
     repo = board.repo("datasets", BOARD)
     forged = replace(repo.commits[repo.refs[f"refs/pr/{number}"]], parent=old)
     repo.commits[forged.id()] = forged
@@ -193,12 +195,13 @@ def test_verdict_names_scores_that_are_on_the_board(board):
 @pytest.mark.parametrize(("make", "others", "words"), [
     (lambda own: files(submission(SCORES, "founder")), (),
      "the author is visitor, but the submitter in result.json is founder"),
-    (lambda own: files(own) | {"README.md": b"# Mine"}, (), "it changes README.md"),
-    (lambda own: files(own) | {"status/" + "0" * 64 + ".json": b"{}"}, (), "it adds status/000"),
-    (lambda own: files(own) | {"board/rows.index": b"{}"}, (), "it adds board/rows.index, which is not a file of"),
+    (lambda own: files(own) | {"README.md": b"# Mine"}, (), "the pull request changes README.md"),
+    (lambda own: files(own) | {"status/" + "0" * 64 + ".json": b"{}"}, (), "the pull request adds status/000"),
+    (lambda own: files(own) | {"board/rows.index": b"{}"}, (), "the pull request adds board/rows.index, which is "
+                                                               "not a file of"),
     (lambda own: files(own) | {f"{own.result.folder}/run.py": b"import os"}, (), "run.py, which is not a file of"),
-    (files, (CommitOperationDelete("README.md"),), "it deletes README.md"),
-    (lambda own: {"notes.txt": b"hello"}, (), "it adds no result.json"),
+    (files, (CommitOperationDelete("README.md"),), "the pull request deletes README.md"),
+    (lambda own: {"notes.txt": b"hello"}, (), "the pull request adds no result.json"),
     (lambda own: {path: data for path, data in files(own).items() if "rec" not in path}, (), "/records.parquet"),
     (lambda own: files(own) | {f"{own.result.folder}/records.parquet": b"PAR1"}, (), "records.parquet cannot be"),
     (lambda own: files(own) | {f"{own.result.folder}/result.json": b"[" * 9_000_000}, (), "9,000,000 bytes, more"),
@@ -520,10 +523,10 @@ def test_map_files_must_match_the_result():
     (line,) = _other_maps(result, paths | {first: paths[second]})
     assert line == f"{first} is not the file that result.json lists: its SHA-256 differs"
     (line,) = _other_maps(result, {first: paths[first]})
-    assert line == f"it adds no {second}, which result.json lists"
+    assert line == f"the pull request adds no {second}, which result.json lists"
     more = f"{result.folder}/maps-00002.npz"
     (line,) = _other_maps(result, paths | {more: paths[first]})
-    assert line == f"it adds {more}, which result.json does not list"
+    assert line == f"the pull request adds {more}, which result.json does not list"
 
 
 def test_recompute_requires_write_access(board, monkeypatch):

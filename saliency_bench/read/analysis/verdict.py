@@ -256,8 +256,9 @@ def _sentence(names: list[str], signs: dict[str, int | None], other: str) -> str
 def many_shapes(explainers: int, samples: float) -> list[str]:
     """Return [warning] if this many explainers and samples increase the error rate, else []."""
     lines = [
-        f"It may reach {percent} % if more than {many} explainers with scores of different shapes (rare events "
-        f"beside smooth scores) are compared{f' on fewer than {few} independent samples' if few < inf else ''}."
+        f"The error rate may reach {percent} % if more than {many} explainers are compared"
+        f"{f' on fewer than {few} independent samples' if few < inf else ''}, and their scores have different "
+        "distributions (some rare events, some smooth scores)."
         for many, few, percent in MANY_SHAPES
         if explainers > many and samples < few
     ]

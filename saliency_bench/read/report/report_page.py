@@ -66,7 +66,7 @@ def distinct(folders: Sequence[str | Path]) -> list[Path]:
     by_path: dict[Path, Path] = {}
     for folder in map(Path, folders):
         if folder.resolve() in by_path:
-            complain(f"{folder} is listed twice and read once")
+            complain(f"{folder} is listed twice, but is read only once")
         by_path.setdefault(folder.resolve(), folder)
     return list(by_path.values())
 

@@ -182,7 +182,8 @@ ABOUT = {
     "Alignment": "These metrics compare a map with a mask and do not use the network. Except in the control, the "
     "evidence is a part of the mask or outside the mask, so a wrong map can agree with the mask just as well as the "
     "correct map, or better",
-    "Faithfulness": "These metrics rank or select pixels by the map, and measure how the output of the network changes "
+    "Faithfulness": "These metrics rank or select pixels according to the map, and measure how the output of the "
+    "network changes "
     "when pixels are removed",
     "Contrast of classes": "These metrics remove pixels in the order given by a map that contrasts two classes, and "
     "measure the difference between the network's outputs for these two classes",
