@@ -121,7 +121,7 @@ def samples(
         )
     if not series:
         raise UserError(
-            f"{root} has no DICOM series (*.dcm), only XML; download the source again and unpack it: {HOME}"
+            f"{root} has no DICOM series (*.dcm), only XML files; download the source again and unpack it: {HOME}"
         )
     log.expected = len(readings)
     seen: set[str] = set()
