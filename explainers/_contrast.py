@@ -35,7 +35,7 @@ def explained_score(classifier: Classifier, images: Images, target: Target, on: 
     activation = activation_of(classifier)
     if activation == "sigmoid":
         raise UserError(
-            f"on=weighted needs mutually exclusive classes, but {classifier.id} has a sigmoid for each class; use "
+            f"on=weighted needs mutually exclusive classes, but {classifier.id} has a sigmoid for each class; "
             "use on=logit"
         )
     chosen = expand(target, logits) > 0

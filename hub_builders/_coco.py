@@ -66,7 +66,8 @@ def splits_of(root: Path, kinds: tuple[str, ...], only: str = "") -> list[str]:
     there = [split for split in wanted if (root / split).is_dir()]
     if not there:
         raise UserError(
-            f"{root} has none of {', '.join(f'{split}/' for split in wanted)}; download the source again and unpack "
+            f"{root} has none of the folders {', '.join(f'{split}/' for split in wanted)}; download the source "
+            "again and unpack "
             f"it: {HOME}"
         )
     for split in there:
@@ -82,7 +83,7 @@ def entries_of(root: Path, split: str, captions: bool, log: BuildLog) -> tuple[d
         file = f"captions_{split}.json"
         for caption in _dicts(json_of(root / "annotations" / file, dict), "annotations", log, file, FIX):
             if type(caption.get("image_id")) is not int or not isinstance(caption.get("caption"), str):
-                log.remark(str(caption.get("id")), f"{file}: a caption without text or image id is skipped")
+                log.remark(str(caption.get("id")), f"{file}: a caption without a text or an image id is skipped")
             elif caption["image_id"] in images:
                 images[caption["image_id"]].captions.append(caption["caption"])
     return images, names
@@ -118,7 +119,7 @@ def entries_in(
     for image in listed(content, "images"):
         key, file_name = id_of(image.get("id")), image.get("file_name")
         if key is None or not isinstance(file_name, str):
-            log.remark(str(image.get("id")), f"{path.name}: an image without id or file_name is skipped")
+            log.remark(str(image.get("id")), f"{path.name}: an image without an id or a file_name is skipped")
         elif key in images:
             log.remark(file_name, f"{path.name}: image id {key} occurs twice; the first entry is used")
         else:
@@ -127,7 +128,7 @@ def entries_in(
     for entry in listed(content, "annotations"):
         kind, key = id_of(entry.get("category_id")), id_of(entry.get("image_id"))
         if kind is None or key is None:
-            log.remark(str(entry.get("id")), f"{path.name}: an object without category or image is skipped")
+            log.remark(str(entry.get("id")), f"{path.name}: an object without a category or an image is skipped")
         elif key in images:
             keep = ("segmentation", "area", "iscrowd", "bbox", "id", "keypoints", "ignore")
             images[key].objects.append({name: entry[name] for name in keep if name in entry} | {"category_id": kind})

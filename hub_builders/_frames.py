@@ -17,8 +17,8 @@ from saliency_bench.utils.pictures import Picture, UnreadableError, turned
 
 LABEL_STUDIO = "Label Studio"  # `contributor` in exports from Label Studio; objects in them also have a key `ignore`
 SLACK = 0.01  # points may be outside the image by this fraction of its side, plus one pixel
-UNCLEAR = ("EXIF rotates the image, and its outlines fit both the file as stored and the upright image; pass "
-           "--upright or --stored")  # fmt: skip
+UNCLEAR = ("EXIF rotates the image, and its outlines fit both the image as stored and the upright image; choose one "
+           "with --stored or --upright")  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -123,7 +123,8 @@ def classes_of(root: Path) -> dict[str, str]:
         if len(wnids) != len(table):
             names_of = ", ".join((*LISTS, index.name))
             raise UserError(
-                f"{root} has no {names_of} or ILSVRC2012_devkit_t12/data/meta.mat; download the source again and "
+                f"{root} has none of {names_of} and ILSVRC2012_devkit_t12/data/meta.mat; download the source "
+                "again and "
                 f"unpack it: {HOME}"
             )
         pairs = list(zip(wnids, table, strict=True))

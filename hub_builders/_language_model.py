@@ -120,7 +120,7 @@ def _client(file: Path, service: Service, count: int):
     if token is None and (not service.server or service.token):
         wanted = service.token or ("OPENAI_API_KEY" if service.of_openai else "HF_TOKEN")
         raise UserError(
-            f"{count} replies of {service.model} are missing from {file}, and there is no token to request them; set "
+            f"{count} replies from {service.model} are missing from {file}, and there is no token to request them; set "
             f"{wanted}{'' if service.of_openai else ' or log in with `hf auth login`'}, add the replies to this file, "
             "use your own server with --server, or keep every pair with --no-ask"
         )

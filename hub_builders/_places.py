@@ -45,7 +45,7 @@ def images(root: Path, categories: list[str], log: BuildLog) -> Found:
             f"{VALIDATION[0]}/ with its lists; pass the folder of the complete, unpacked source: {HOME}"
         )
     if empty:
-        raise UserError(f"{root} has no images of {', '.join(sorted(empty))}; unpack the complete source: {HOME}")
+        raise UserError(f"{root} has no images for {', '.join(sorted(empty))}; unpack the complete source: {HOME}")
     return images_found
 
 

@@ -60,7 +60,7 @@ def jobs(root: Path, log: BuildLog, aliases: dict[str, str]) -> Iterator[Job]:
                 seen.add(path.stem)
                 listed.append((path, aliases[folder.name.lower()]))
     for stem in sorted(set(attention) - seen):
-        log.leave_out(stem, "mask", "the attention label has no image")
+        log.leave_out(stem, "mask", "there is no image for this attention label")
     log.expected = len(listed)
     for path, label in listed:
         yield Job(sample_of, path, label, attention.get(path.stem))
@@ -77,7 +77,9 @@ def attention_of(folder: Path, log: BuildLog) -> dict[str, Location]:
             for name, location in _rows(path):
                 stem = Path(name.replace("\\", "/")).stem
                 if stem in locations:
-                    log.remark(stem, f"{path.name}: a second attention label; the first one is used")
+                    log.remark(
+                        stem, f"{path.name}: there is a second attention label for this image; the first one is used"
+                    )
                 locations.setdefault(stem, location)
         except (OSError, ValueError, csv.Error) as error:
             raise UserError(

@@ -69,9 +69,10 @@ CITATION = """@inproceedings{park2018multimodal,
 }"""
 RULE = """The label is the answer. A sample is included if a language model accepts its question and answer as a
 classification task, given the paper's prompt. The mask contains the pixels that at least half of the annotators marked.
-An annotator marked a pixel if its value exceeds half of the maximum of the annotator's map. The mask is scaled to the
-size of the image with nearest-neighbour interpolation. ACT-X was published with maps for its validation and test splits
-only, so the paper's 11,511 masks, one per sample, cannot be reproduced. Samples without a map have no mask.
+A pixel counts as marked by an annotator if its value exceeds half of the maximum of that annotator's map. The mask is
+scaled to the size of the image with nearest-neighbour interpolation. ACT-X was published with maps for its validation
+and test splits only, so the paper's 11,511 masks, one per sample, cannot be reproduced. Samples without a map have no
+mask.
 `explanations` contains the source's textual explanations."""
 GROUP = "the video that the image is a frame of (the image itself if MPII's annotations are not in the source)"
 
@@ -171,7 +172,9 @@ def videos(images: Path, log: BuildLog) -> dict[str, str]:
     folders = [where / name for where in (images.parent, images) for name in ("", "mpii_human_pose_v1_u12_2")]
     path = next((folder / ANNOTATIONS for folder in folders if (folder / ANNOTATIONS).is_file()), None)
     if path is None:
-        log.remark(ANNOTATIONS, "not in the source; frames of the same video are treated as independent images")
+        log.remark(
+            ANNOTATIONS, "the file is not in the source, so frames of the same video are treated as independent images"
+        )
         return {}
     try:
         file = BytesIO(file_bytes(path))

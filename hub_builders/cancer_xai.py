@@ -95,7 +95,7 @@ def samples(source: Path | None, log: BuildLog, *, seed: int = 0) -> Iterator[Jo
         raise UserError(f"{root} has no Pancreas-CT/; pass the folder of the complete, unpacked source: {NIH}")
     images, labels = _cases(decathlon / "imagesTr", log), _cases(decathlon / "labelsTr", log)
     for case in sorted(set(labels) - set(images)):
-        log.leave_out(case, "image", "the label has no image in imagesTr/")
+        log.leave_out(case, "image", "imagesTr/ contains no image for this label")
     series = [(folder, head) for folder, head in series_in(normal)]
     log.expected = len(images) + len(series)
     for case in sorted(images):
@@ -106,7 +106,9 @@ def samples(source: Path | None, log: BuildLog, *, seed: int = 0) -> Iterator[Jo
         if head is None:
             log.leave_out(case, "image", "the folder contains no readable DICOM file")
         elif case in seen:
-            log.leave_out(f"{case}/{folder.name}", "image", "a second series of this case; the first one is used")
+            log.leave_out(
+                f"{case}/{folder.name}", "image", "there is a second series for this case; the first one is used"
+            )
         else:
             seen.add(case)
             yield Job(healthy, case, folder, str(head.SeriesInstanceUID), seed)
@@ -126,7 +128,9 @@ def _cases(folder: Path, log: BuildLog) -> dict[str, Path]:
         case = path.name.removesuffix(".gz").removesuffix(".nii")
         if case == path.name or case in cases:
             log.leave_out(
-                f"{folder.name}/{path.name}", "image", "the file name has no NIfTI extension, or its case occurs twice"
+                f"{folder.name}/{path.name}",
+                "image",
+                "the file name has no NIfTI extension, or a different file belongs to the same case",
             )
         else:
             cases[case] = path
@@ -142,10 +146,10 @@ def tumour(log: BuildLog, case: str, image: Path, label: Path | None, seed: int)
         if units.shape != labels.shape:
             raise UnreadableError("the mask and the image differ in size")
         if not np.allclose(units.affine, labels.affine, atol=1e-2):
-            log.remark(case, "image and label have different affines; each is oriented by its own affine")
+            log.remark(case, "the image and the label have different affines, so each is oriented by its own affine")
         there = [set(np.unique(labels.slice(number)).tolist()) for number in range(len(labels))]
         if wrong := set().union(*there) - set(range(LABELS + 1)):
-            raise UnreadableError(f"label {min(wrong):g} in the mask is not from 0 to {LABELS}")
+            raise UnreadableError(f"label {min(wrong):g} in the mask is outside the range 0 to {LABELS}")
         number = drawn_slice(
             [number for number, labels_of_slice in enumerate(there) if TUMOUR in labels_of_slice], seed, case
         )

@@ -44,9 +44,9 @@ GROUP = _multilabel.GROUP
 CITATION = _own.CITATION
 EXAMPLE = {"stored": True}
 RULE = f"""{_multilabel.RULE} The mask is the union of the class's objects. If EXIF rotates an image, its size and the
-points of the outlines decide whether the outlines refer to the upright image or to the file as stored. If both fit, the
-option `upright` or `stored` decides; without either option, the mask is left out. With `boxes`, an object without an
-outline is represented by its box."""
+points of the outlines decide whether the outlines refer to the upright image or to the image as stored. If both fit,
+the option `upright` or `stored` decides; without either option, the mask is left out. With `boxes`, an object without
+an outline is represented by its box."""
 
 HOME = "the images (`--images DIR`), and `--json FILE` with the annotations"
 FIX = "export the annotations again as COCO JSON"

@@ -31,8 +31,9 @@ PAPER_COUNTS: dict = {}
 GROUP = _multilabel.GROUP
 CITATION = _coco.CITATION
 RULE = f"""{_multilabel.RULE} The mask is the union of the class's objects, including crowds. Outlines refer to the
-image file as stored, at the size stated in the annotations. `test` contains the validation images of COCO. `train` and
-`validation` (split by a hash, 85 to 15) contain `train_images` of COCO's training images, if the source has them."""
+image as stored in the file, before any EXIF rotation, at the size stated in the annotations. `test` contains the
+validation images of COCO. `train` and `validation` (split by a hash, 85 to 15) contain `train_images` of COCO's
+training images, if the source has them."""
 
 
 def features(classes: dict[str, list[str]]) -> dict:
@@ -93,7 +94,7 @@ def _training_images(root: Path, year: int, count: int, seed: int, log: BuildLog
     images, _ = _coco.entries_of(root, split, False, log)
     keep = drawn(seed, map(str, images), count)
     if surplus := len(images) - len(keep):
-        log.remark(split, f"{surplus} other training images were not drawn")
+        log.remark(split, f"{surplus} other training images were not selected")
     return {key: entry for key, entry in images.items() if str(key) in keep}
 
 

@@ -121,7 +121,7 @@ def samples(
         )
     if not series:
         raise UserError(
-            f"{root} has no DICOM series (*.dcm), only XML; download the source again and unpack it: {HOME}"
+            f"{root} has no DICOM series (*.dcm), only XML files; download the source again and unpack it: {HOME}"
         )
     log.expected = len(readings)
     seen: set[str] = set()
@@ -131,7 +131,9 @@ def samples(
         if uid is None:
             continue
         if uid in seen:
-            log.remark(name, "skipped, because another XML file of the same series was read before")
+            log.remark(
+                name, "this file is skipped, because a different XML file for the same series was read before it"
+            )
         elif uid not in series:
             log.leave_out(uid, "image", f"no DICOM series has the UID in {path.name}")
         else:
@@ -153,7 +155,7 @@ def series_uid(path: Path, name: str, log: BuildLog) -> str | None:
     try:
         uid = _lidc.series_of(path)
         if uid is None:
-            log.leave_out(name, "image", "the marks belong to a chest X-ray, not to a CT")
+            log.leave_out(name, "image", "the marks belong to a chest X-ray, not to a CT scan")
         return uid
     except UnreadableError as error:
         log.leave_out(name, "image", str(error))

@@ -157,7 +157,8 @@ def stock_of(source: Path | None, log: BuildLog, detector: bool, least: int, lea
     base = first_folder(source, *SCENES)
     if base is None:
         raise UserError(
-            f"{source} has none of {', '.join(f'{name}/' for name in SCENES)}; download the source again and unpack "
+            f"{source} has none of the folders {', '.join(f'{name}/' for name in SCENES)}; download the source "
+            "again and unpack "
             f"it: {HOME}"
         )
     cutouts = cutouts_of(_coco.root_of(source, "ebam-xai"), least_pixels, log)
@@ -179,7 +180,8 @@ def stock_of(source: Path | None, log: BuildLog, detector: bool, least: int, lea
         grounds[name, split_of(seed, f"scene {_name(path, base)}")].append(path)
     if not objects or not grounds:
         raise UserError(
-            f"ebam-xai: no {'scene' if objects else 'object class'} is left; lower `least` or `least_pixels`"
+            f"ebam-xai: no {'scene' if objects else 'object class'} is left after filtering; lower `least` or "
+            "`least_pixels`"
         )
     return Stock(dict(objects), dict(grounds), base)
 

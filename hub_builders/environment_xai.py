@@ -82,7 +82,7 @@ def samples(
         names = [name for name, (_, category, _) in images.items() if LABEL_OF[category] == label]
         keep |= drawn(seed, names, per_class)
         if surplus := len(names) - len(keep & set(names)):
-            log.remark(label, f"{surplus} other images of this class were not drawn")
+            log.remark(label, f"{surplus} other images of this class were not selected")
     masks = _annotators.drawn_masks(root, annotations)
     log.expected = len(keep)
     for name in sorted(keep):

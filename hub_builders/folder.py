@@ -241,7 +241,7 @@ def _columns(listing: Path, names: list[str]) -> dict[str, str]:
         if not columns[field]:
             raise UserError(
                 f"{listing} has no column '{field}', only {', '.join(names)}; separate the columns with commas, or "
-                "rename one of them"
+                f"rename one of them to '{field}'"
             )
     return {field: name for field, name in columns.items() if name}
 

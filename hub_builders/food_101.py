@@ -118,7 +118,7 @@ def samples(
             names[key].append(name)
     if missing := [f"{label} ({split}.txt)" for split, label in names if not names[split, label]]:
         raise UserError(
-            f"{root}/meta lists no image of {', '.join(missing[:3])}; download the source again and unpack it: {HOME}"
+            f"{root}/meta lists no image for {', '.join(missing[:3])}; download the source again and unpack it: {HOME}"
         )
     chosen = [(key, name) for key, listed in names.items() for name in sorted(drawn(seed, listed, splits[key[0]]))]
     log.expected = len(chosen)

@@ -103,7 +103,7 @@ def samples(
     names = sorted(keep["man"] | keep["woman"])
     for label in CLASSES:
         if surplus := sum(kind == label for _, kind, _ in chosen.values()) - len(keep[label]):
-            log.remark(label, f"{surplus} other images of this class meet the conditions and were not drawn")
+            log.remark(label, f"{surplus} other images of this class meet the conditions but were not selected")
     log.expected = len(names)
     for name in names:
         entry, label, person = chosen[name]

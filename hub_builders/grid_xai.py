@@ -112,8 +112,9 @@ def samples(
     grids = grids_of(chosen, cells**2, count, seed)
     if not grids:
         raise UserError(
-            f"{model} classifies images of {len(chosen)} classes correctly with a probability of {confidence:g} or "
-            f"more, but a grid has {cells**2} classes; lower --confidence or --cells, or use a better model"
+            f"a grid needs images of {cells**2} classes, but {model} correctly classifies images of {len(chosen)} "
+            f"classes with a probability of {confidence:g} or more; lower --confidence or --cells, or use a better "
+            "model"
         )
     log.expected, digest = len(grids), classifier.digest
     chooser = {"chosen_by": public_name(classifier.id, classifier.repo is None), "chosen_by_digest": digest}

@@ -56,10 +56,11 @@ PAPER_COUNTS: dict = {}
 CITATION = _imagenet.CITATION
 RULE = """The classes are the classes of the source, sorted by WordNet id. If two classes have the same name, the
 WordNet id is added to the name. The mask is the union of the boxes of the class, from `LOC_val_solution.csv` or from
-the XML files in ILSVRC2012_bbox_val_v3.tgz. Images without boxes have no mask. Boxes refer to the file as stored.
-`wnid` is the WordNet id, and `class_group` is the name of the group of similar classes (imagenet-groups lists its
-classes). `test` contains the validation images of the source. `train` and `validation` (split by a hash, 85 to 15)
-contain `train_per_class` training images per class, without masks, if the source has training images."""
+the XML files in ILSVRC2012_bbox_val_v3.tgz. Images without boxes have no mask. Box coordinates refer to the image as
+stored in the file, before any EXIF rotation. `wnid` is the WordNet id, and `class_group` is the name of the group of
+similar classes (imagenet-groups lists its classes). `test` contains the validation images of the source. `train` and
+`validation` (split by a hash, 85 to 15) contain `train_per_class` training images per class, without masks, if the
+source has training images."""
 
 
 def features(classes: dict[str, list[str]]) -> dict:
@@ -131,7 +132,7 @@ def sample_of(log: BuildLog, name: str, path: Path, wnid: str, label: str, boxes
 
 
 def boxes_in(boxes: Boxes | Path | None, wnid: str, picture: Picture) -> Boxes:
-    """Return the boxes of a class, turned with the image. Boxes from a table refer to the file as stored."""
+    """Return the boxes of a class, turned with the image. Boxes from a table refer to the stored image."""
     if isinstance(boxes, Path):
         return [box for kind, box in shown_boxes(xml_of(boxes), picture) if kind == wnid]
     return [turned_box(box, picture.orientation, *picture.stored) for box in boxes or []]

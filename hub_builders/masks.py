@@ -54,7 +54,7 @@ def check(*, annotations: str, rule: str, honeypot_iou: float, **others: object)
     from saliency_bench.studies.agreement import RULES
 
     if not annotations:
-        raise UserError("build masks needs the store of the study; pass --annotations study.db")
+        raise UserError("`build masks` needs the store of the study; pass --annotations study.db")
     if rule not in RULES:
         raise unknown("consensus rule", rule, RULES)
     if not 0 <= honeypot_iou <= 1:

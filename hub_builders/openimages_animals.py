@@ -58,7 +58,8 @@ kept if its boxes show animals of exactly one category; other objects are allowe
 category that contains it are both present, only the more specific category is considered. For each class, `per_class`
 images are drawn for `test`. From the other images, `train_per_class` images are drawn for `train` and `validation`
 (split by a hash, 85 to 15), excluding images by photographers whose images are in `test`. The mask is the union of the
-animals' boxes, which refer to the file as stored. `source_split` is the source's split."""
+animals' boxes, whose coordinates refer to the image as stored in the file, before any EXIF rotation. `source_split` is
+the source's split."""
 GROUP = "the photographer, if the source has a list of photographers"
 
 HOME = "Open Images, storage.googleapis.com/openimages (annotations CC BY 4.0, images CC BY 2.0)"
@@ -137,8 +138,7 @@ def images(root: Path, log: BuildLog) -> Found:
     there = [split for split in SPLITS if (root / split).is_dir()]
     if not there:
         raise UserError(
-            f"{root} has none of train/, validation/ and test/ with images; download the source again and unpack it: "
-            f"{HOME}"
+            f"{root} has no folder train/, validation/ or test/; download the source again and unpack it: {HOME}"
         )
     for split in there:
         files = {path.stem: path for path in entries(root / split) if is_picture(path)}
@@ -170,7 +170,10 @@ def photographers(root: Path, shown: Found, log: BuildLog) -> dict[str, str]:
         lists = [root / f"{split}-{kind}-with-rotation.csv" for kind in ("images", "images-boxable")]
         path = next((path for path in lists if path.is_file()), None)
         if path is None:
-            log.remark(lists[0].name, "not in the source; images of the same photographer are treated as independent")
+            log.remark(
+                lists[0].name,
+                "the file is not in the source, so images by the same photographer are treated as independent",
+            )
             continue
         for _, row in table(path, ["ImageID", "AuthorProfileURL"]):
             if row["ImageID"] in shown and row["AuthorProfileURL"].strip():
@@ -227,10 +230,11 @@ def boxes_of(path: Path, files: dict[str, Path], above: dict, log: BuildLog) -> 
             boxes.setdefault(name, []).append((kind, box))
         except ValueError:
             log.remark(
-                name, f"{path.name} line {number} is skipped, because it is not a box of four numbers from 0 to 1"
+                name,
+                f"{path.name} line {number} is skipped, because it does not define a box by four numbers from 0 to 1",
             )
     if absent:
-        log.remark(path.name, f"{len(absent)} images with boxes of animals are not in the folder of images")
+        log.remark(path.name, f"{len(absent)} images with animal boxes are missing from the image folder")
     return boxes
 
 
@@ -247,7 +251,7 @@ def sample_of(
 
 
 def union(boxes: Boxes, picture: Picture) -> np.ndarray:
-    """Return the pixels whose centres are inside a box, bool (H, W). Boxes refer to the file as stored."""
+    """Return the pixels whose centres are inside a box of the image as stored in the file, bool (H, W)."""
     height, width = picture.stored
     rows = (np.arange(height)[:, None] + 0.5) / height
     columns = (np.arange(width) + 0.5) / width

@@ -124,7 +124,7 @@ def samples(source: Path | None, log: BuildLog, *, border: bool = False) -> Iter
         xml = root / "annotations" / "xmls" / f"{path.stem}.xml"
         yield Job(sample_of, path, trimap, xml, listed.get(path.stem), split.get(path.stem), border)
     for name in sorted(set(listed) - {path.stem for path in files if is_picture(path)}):
-        log.leave_out(name, "image", "listed in annotations/list.txt, but missing in images/")
+        log.leave_out(name, "image", "the image is listed in annotations/list.txt, but missing from images/")
 
 
 def checked(source: Path | None) -> Path:
@@ -187,7 +187,9 @@ def sample_of(
     breed = breed_of(name, class_id, log)
     if breed is None:
         log.leave_out(
-            name, "image", "unknown breed: not in annotations/list.txt, and its name does not begin with a breed"
+            name,
+            "image",
+            "unknown breed: the image is not in annotations/list.txt, and its name does not begin with a breed",
         )
         return None
     picture = picture_of(log, name, path)

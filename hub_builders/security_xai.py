@@ -95,10 +95,10 @@ def samples(
     prohibited = {name for name in known if known[name][0]}
     clean = (set(known) - prohibited) & there
     if absent := len(known) - len(prohibited) - len(clean):
-        log.remark("ImageSet", f"{absent} clean images in the lists are missing in JPEGImage/")
+        log.remark("ImageSet", f"{absent} clean images in the lists are missing from JPEGImage/")
     if balanced:
         keep = drawn(seed, clean, max(len(prohibited & there), 1))
-        log.remark("ImageSet", f"{len(clean) - len(keep)} other clean images were not drawn")
+        log.remark("ImageSet", f"{len(clean) - len(keep)} other clean images were not selected")
         clean = keep
     names = sorted(prohibited | clean)
     log.expected = len(names)
@@ -123,8 +123,8 @@ def first_pixel(files: Iterable[Path], log: BuildLog) -> int:
                 zeros += 0 in box[:2]
                 ends += box[2] == width or box[3] == height
     first = 0 if zeros > ends else 1
-    log.remark("Annotation", f"pixels of the boxes are counted from {first}: {zeros} boxes have a 0, "
-                             f"{ends} end at the width or height of their image")  # fmt: skip
+    log.remark("Annotation", f"box coordinates are counted from {first}: {zeros} boxes have the coordinate 0, "
+                             f"and {ends} boxes end at the width or height of their image")  # fmt: skip
     return first
 
 
@@ -162,7 +162,8 @@ def unlisted(there: set[str], folder: Path | None, log: BuildLog) -> dict[str, L
     """Return {image: its entry} from XML files and file names, for a source without lists."""
     if folder is None:
         raise UserError(
-            "the source has neither lists in ImageSet/ nor Annotation/; download the source again and unpack it: "
+            "the source has neither lists in ImageSet/ nor a folder Annotation/; download the source again and "
+            "unpack it: "
             f"{HOME}"
         )
     known: dict[str, Listing] = {}

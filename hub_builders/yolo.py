@@ -41,7 +41,8 @@ GROUP = _multilabel.GROUP
 CITATION = _own.CITATION
 EXAMPLE = {"stored": True}
 RULE = f"""{_multilabel.RULE} The mask is the union of the class's boxes and outlines. Boxes and outlines refer to the
-upright image, as is usual in YOLO. With `stored`, they refer to the file regardless of its EXIF orientation."""
+upright image, as is usual in YOLO. With `stored`, they refer to the image as stored, regardless of its EXIF
+orientation."""
 
 HOME = "the images (`--images DIR`) and their labels (`--labels DIR`, `--names data.yaml`)"
 NAMES = ("data.yaml", "data.yml", "dataset.yaml", "obj.names", "classes.txt")  # CVAT writes obj.names for YOLO 1.1
@@ -87,7 +88,7 @@ def samples(
         drop: leave out images that show one of these classes.
         split: train, validation or test for all images, or hash to split them 70, 15 and 15 percent (default: the split
             that the folder is named after, else test).
-        stored: boxes and outlines refer to the file as stored, not to the upright image.
+        stored: boxes and outlines refer to the image as stored, not to the upright image.
     """
     given = needed(source, "yolo", HOME)
     base = base_with(given, *NAMES[:-1], "labels")
@@ -131,9 +132,9 @@ def samples_of(
         log.leave_out(name, "image", f"it shows a class listed in `drop` ({hidden[0]})")
         return []
     if not by_class:
-        log.leave_out(name, "image", "no object has a class with a name" if objects else "no object")
+        log.leave_out(name, "image", "none of its objects has a named class" if objects else "no object")
         return []
-    drawn = f"; its labels are assumed to be drawn on the {'file as stored' if stored else 'upright image'}"
+    drawn = f"; its labels are assumed to be drawn on the {'image as stored' if stored else 'upright image'}"
     picture = picture_of(log, name, path, drawn, deep=True)
     if picture is None:
         return []
@@ -285,9 +286,11 @@ def shape_of(words: list[str], height: int, width: int) -> np.ndarray:
     except ValueError:
         raise UnreadableError("its labels have coordinates that are not numbers") from None
     if _is_pose(values):
-        raise UnreadableError("its labels are poses (a box, and points with a visibility), not boxes or outlines")
+        raise UnreadableError(
+            "its labels are poses (a box, and keypoints with visibility flags), not boxes or outlines"
+        )
     if not all(-SLACK <= value <= 1 + SLACK for value in values):
-        raise UnreadableError("its labels have coordinates that are not fractions from 0 to 1 of width and height")
+        raise UnreadableError("its label coordinates are not fractions (0 to 1) of the image's width and height")
     if len(values) == 4:
         x, y, across, down = values
         box = [(x - across / 2) * width, (y - down / 2) * height, across * width, down * height]

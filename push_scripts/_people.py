@@ -43,7 +43,7 @@ def store_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--store", required=True, metavar="FILE", help="file or URL of the store (created if missing)")
     parser.add_argument("--sync", metavar="OWNER/NAME",
                         help="private dataset repository on the Hub: its answers are added to the store first, and "
-                        "while the page is served, the store is copied to it")  # fmt: skip
+                        "while the page is served, the store is copied to this repository")  # fmt: skip
 
 
 def page_arguments(group: Any) -> None:

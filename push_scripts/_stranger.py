@@ -34,7 +34,9 @@ def check_as_stranger(published: dict[str, Any]) -> list[str]:
         )  # fmt: skip
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        raise UserError(f"the check without your account failed: {one_line(last, 500)}; run the same command again")
+        raise UserError(
+            f"the check that runs without your token failed: {one_line(last, 500)}; run the same command again"
+        )
     return done.stdout.splitlines()
 
 

@@ -37,12 +37,14 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run (its --out)")
     parser.add_argument("--what", required=True, choices=WHAT, metavar="WHAT", help=f"the analysis: {', '.join(WHAT)}")
     parser.add_argument(
-        "--out", metavar="DIR", help="folder for JSON, tables and plot (default: only print the results)"
+        "--out",
+        metavar="DIR",
+        help="folder for the JSON file, the tables and the plot (default: only print the results)",
     )
     parser.add_argument(
         "--option",
         metavar="NAME",
-        help="for sweep: option of a metric (default: every option that has several values in the runs)",
+        help="for sweep: option of a metric (default: every option with more than one value in the runs)",
     )
     hans = parser.add_argument_group("for clever-hans")
     hans.add_argument(

@@ -43,7 +43,9 @@ def arguments(parser: ArgumentParser) -> None:
     serving.add_argument("--reviewer", action="store_true", help="also print the link for a new reviewer")
     results = parser.add_argument_group("results (instead of serving the page)")
     results.add_argument("--report", action="store_true", help="show progress, agreement and honeypots")
-    results.add_argument("--payments", metavar="FILE", help="write answers, time and checks per person (CSV, Parquet)")
+    results.add_argument(
+        "--payments", metavar="FILE", help="write each person's answers, times and checks to a CSV or Parquet file"
+    )
     results.add_argument("--parameters", metavar="FILE", help="write the parameters of the links that people opened")
     results.add_argument("--erase", metavar="FILE", help="copy the store, leaving out the people in --exclude")
     results.add_argument("--export", metavar="DIR", help="write masks and their consensus into a new folder")
@@ -97,7 +99,7 @@ def main(args: Namespace) -> int:
     if bool(args.imported) != bool(args.person):
         raise UserError("--import PATH and --person NAME require each other; use both or neither")
     if args.label and not args.imported:
-        raise UserError("--label NAME selects regions of an import; add --import PATH, or remove --label")
+        raise UserError("--label NAME selects imported regions; add --import PATH, or remove --label")
     introduction = _people.introduction(args)
     serving = _is_serving(args)
     if serving:
@@ -215,7 +217,8 @@ def _export(annotating: Any, args: Namespace) -> None:
     count = export(annotating, out, args.format, people=not args.without_people, rule=args.rule, choice=choice)
     pairs = sum(len(answers) == 2 for answers in annotating.counted(choice).values())
     if pairs and args.rule != "staple":
-        complain(f"{pairs} of {count} images have masks of two people; with --rule {args.rule} their consensus is the "
+        complain(f"{pairs} of {count} images have masks from two people; with --rule {args.rule} their consensus is "
+                 "the "
                  f"{'union' if args.rule == 'half' else 'intersection'} of both masks")  # fmt: skip
     facts = {"images": count, "folder": args.export, "images of two people": pairs}
     _tell(args, facts, f"the masks of {count} images are in {args.export}")
@@ -269,7 +272,9 @@ def _segmenter(files: list[str] | None) -> Any:
     if files is None:
         return None
     if len(files) not in (0, 2):
-        raise UserError(f"--segment got {len(files)} files; pass two ONNX files, encoder and decoder, or none")
+        raise UserError(
+            f"--segment got {len(files)} files; pass two ONNX files (the encoder and the decoder), or no file"
+        )
     return SegmentAnything(*files) if files else GrabCut()
 
 

@@ -27,7 +27,9 @@ def arguments(parser: ArgumentParser) -> None:
     new = parser.add_argument_group("serve: settings of a new study")
     new.add_argument("--explainers", nargs="+", metavar="NAME", help="two to five explainers of the run (default: all)")
     new.add_argument(
-        "--questions", metavar="FILE", help="YAML file with scale and questions (default: three built-in questions)"
+        "--questions",
+        metavar="FILE",
+        help="YAML file with the scale and the questions (default: three built-in questions)",
     )
     new.add_argument("--with-masks", action="store_true", help="also show the masks of the dataset as maps to rate")
     new.add_argument("--images", type=int, metavar="N", help="images to rate (default: all)")

@@ -103,7 +103,7 @@ def builder_parser(name: str, builder: ModuleType) -> argparse.ArgumentParser:
     )
     embedded = getattr(builder, "EMBEDDED", False)
     own_data = getattr(builder, "OWN_DATA", "")
-    about = f"folder of the {own_data}" if own_data else "folder with the raw data as downloaded"
+    about = f"folder of the {own_data}" if own_data else "folder with the downloaded raw data"
     about = "folder of a built dataset" if getattr(builder, "DERIVED", False) else about
     flags = [f"--{own_data}", "--source"] if own_data else ["--source"]
     parser.add_argument(*flags, dest="source", metavar="DIR", help=argparse.SUPPRESS if embedded else about)

@@ -31,11 +31,14 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="folder of a run (its --out)")
     parser.add_argument(
         "--require", nargs="+", action="extend", required=True, metavar="RULE",
-        help="EXPLAINER:METRIC>=NUMBER or <=, with options as in rise:masks=100:saliency_miou:threshold=0.3>=0.2; or "
-             "EXPLAINER:METRIC>EXPLAINER or <",
+        help="rules of the form EXPLAINER:METRIC>=NUMBER, EXPLAINER:METRIC<=NUMBER, EXPLAINER:METRIC>EXPLAINER or "
+             "EXPLAINER:METRIC<EXPLAINER; options follow the name that they belong to, for example "
+             "rise:masks=100:saliency_miou:threshold=0.3>=0.2",
     )  # fmt: skip
     parser.add_argument(
-        "--against", metavar="OLD_RUN", help="earlier run; the check fails if an explainer is worse than in this run"
+        "--against",
+        metavar="OLD_RUN",
+        help="earlier run; the check fails if an explainer scores worse in RUN than in OLD_RUN",
     )
     parser.add_argument("--strict", action="store_true", help="also fail if a requirement is undecided")
     _shared.output(parser)

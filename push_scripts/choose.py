@@ -32,7 +32,7 @@ def arguments(parser: ArgumentParser) -> None:
                         help=f"purpose of the maps: {', '.join(QUESTIONS)} "
                         "(default: faithfulness and, if there are masks, alignment)")  # fmt: skip
     parser.add_argument("--within", default="30m", metavar="TIME",
-                        help="time limit, planned with costs measured on this machine: 90s, 30m, 2h, or none "
+                        help="time limit, such as 90s, 30m or 2h, or none; costs are measured on this machine "
                              "(default: 30m)")  # fmt: skip
     parser.add_argument("--margin", type=float, default=0.02, metavar="X",
                         help="largest difference between scores that does not matter (default: 0.02)")  # fmt: skip

@@ -34,7 +34,10 @@ def arguments(parser: ArgumentParser) -> None:
         "{class: [texts]}"
     )
     _shared.setting(parser, "prompts", text=text)
-    text = "names; options follow a colon, as in rise:masks=1000 (default: an explainer that supports the network)"
+    text = (
+        "names of explainers; options follow a colon, as in rise:masks=1000 (default: an explainer that supports "
+        "the network)"
+    )
     _shared.setting(parser, "explainers", default=None, text=text)
     text = "class of the model that the maps explain, by name or number (default: the predicted class)"
     parser.add_argument("--target", metavar="CLASS", nargs="+", action="extend", default=[], help=text)

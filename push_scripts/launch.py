@@ -10,7 +10,7 @@ The steps are:
 1. Check the account and all names before anything is sent.
 2. Publish datasets, models, metrics, the board with the datasets and models of its page "Overall", and the apps.
 3. Run baselines and a few explainers on each dataset with its classifier. Submit, review, merge and recompute scores.
-4. Add the scores to the cards of the models.
+4. Add the scores to the model cards.
 5. Load everything in a process that does not have your token.
 
 If the command is killed or an upload is rejected, run it again: it checks what exists on the Hub and completes the
@@ -275,9 +275,9 @@ STEPS: dict[str, Callable[[Launch], None]] = {
     "the board and its core": lambda launch: launch.publish(launch.boards),
     "apps": lambda launch: launch.publish(launch.apps),
     "first rows of the board": Launch.add_rows,
-    "scores in the cards of the models": lambda launch: launch.publish(launch.models),
+    "scores in the model cards": lambda launch: launch.publish(launch.models),
     "the table of the board": lambda launch: launch.publish(launch.tables),
-    "the check without your account": Launch.check,
+    "the check without your token": Launch.check,
 }
 
 
@@ -316,5 +316,5 @@ def _row_line(pair: _first_rows.DatasetModel, launch: Launch) -> str:
     used = min(launch.args.limit or count, count)
     partly = "" if used == count else f" of {count}, so these rows have no rank"
     done = "finished" if (pair.run_folder(launch.root) / "summary.json").is_file() else "still to be computed"
-    return (f"rows of  {pair.name} with {pair.model.name}: {', '.join(launch.args.explainers)} on {', '.join(metrics)} "
+    return (f"rows for {pair.name} with {pair.model.name}: {', '.join(launch.args.explainers)} on {', '.join(metrics)} "
             f"for {counted(used, 'sample')}{partly}; run {done}")  # fmt: skip

@@ -37,7 +37,8 @@ def arguments(parser: ArgumentParser) -> None:
     new.add_argument("--checks", type=int, metavar="N",
                      help="number of images that are shown completely, as attention checks (default: 2)")  # fmt: skip
     new.add_argument("--strike", action="store_true",
-                     help="do not allow a wrong label to be chosen again (this rewards guessing)")  # fmt: skip
+                     help="do not let a person choose the same wrong label twice (this option makes guessing "
+                          "easier)")  # fmt: skip
     new.add_argument("--fill", choices=("black", "grey"), default="black",
                      help="colour of hidden pixels: black, as in saliency_kae, or grey, which is needed to resume a "
                      "study of an earlier version (default: black)")  # fmt: skip

@@ -48,10 +48,12 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "item",
         metavar="FOLDER|NAME",
-        help="folder of a built dataset, a model, a run or a suite, or name of a metric or app",
+        help="folder of a built dataset, a model, a run or a suite, or the name of a metric or app",
     )
     _shared.namespace(parser)
-    parser.add_argument("--name", help="name of the repository (default: name of dataset, metric, app or folder)")
+    parser.add_argument(
+        "--name", help="name of the repository (default: the name of the dataset, metric, app or folder)"
+    )
     parser.add_argument("--private", action="store_true", help="make the repository private if it does not exist yet")
     parser.add_argument("--dry-run", action="store_true", help="show the plan and send nothing")
     groups = {kind: parser.add_argument_group(f"for a {kind}" if kind != "results" else f"for {kind}") for kind in OWN}
@@ -73,7 +75,9 @@ def arguments(parser: ArgumentParser) -> None:
         "--results", metavar="RUN", help="folder of a run with this model, for the tables of its card"
     )
     groups["model"].add_argument(
-        "--eval-results", action="store_true", help="add .eval_results/*.yaml for the page of the dataset"
+        "--eval-results",
+        action="store_true",
+        help="add .eval_results/*.yaml, so that the dataset's page lists the scores",
     )
     groups["results"].add_argument("--note", default="", help="short note for readers of the leaderboard")
     _shared.output(parser)

@@ -34,7 +34,9 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--by", metavar="NAME", help="name of the submitter, with --to (default: your login name)")
     maps = parser.add_argument_group("for maps")
     maps.add_argument("--name", help="name of your method")
-    maps.add_argument("--template", metavar="DIR", help="template of the maps, if it is not in their folder")
+    maps.add_argument(
+        "--template", metavar="DIR", help="template from which the maps were made, if it is not in their folder"
+    )
     _shared.setting(
         maps, "metrics", default=None, text="names of metrics (default: all that need only one map per image)"
     )

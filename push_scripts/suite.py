@@ -54,7 +54,9 @@ def arguments(parser: ArgumentParser) -> None:
     ways.add_argument("--show", action="store_true", help="print the YAML file")
     ways.add_argument("--schema", action="store_true", help="print the JSON schema of suite files, for editors")
     parser.add_argument("--smoke", action="store_true", help="use synthetic images, small networks and few steps")
-    parser.add_argument("--compare", action="store_true", help="also show the paper's numbers and the differences")
+    parser.add_argument(
+        "--compare", action="store_true", help="also show the paper's numbers and the differences from them"
+    )
     _shared.output(parser)
 
 

@@ -30,11 +30,13 @@ def arguments(parser: ArgumentParser) -> None:
     rate = "learning rate of Adam (default: 0.001)"
     parser.add_argument("--learning-rate", type=float, default=1e-3, metavar="X", help=rate)
     parser.add_argument("--size", type=int, default=224, metavar="N", help="resize images to N x N (default: 224)")
-    several = "softmax for one class per image; sigmoid for all classes of an image (column labels) (default: softmax)"
+    several = (
+        "softmax if each image has one class, sigmoid if an image may have several (column labels) (default: softmax)"
+    )
     parser.add_argument("--activation", choices=("softmax", "sigmoid"), default="softmax", help=several)
     precision = "fp32, or bf16 for mixed precision (default: fp32)"
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32", help=precision)
-    limit = "train on only N images, drawn at random in whole groups, so possibly on a few more than N"
+    limit = "train on only N randomly selected images (or a few more, because groups are not split)"
     _shared.setting(parser, "limit", text=limit)
     _shared.settings(parser, "label_column", "seed", "device")
     _shared.setting(parser, "batch_size", default=32, text="images per step (default: 32)")

@@ -13,7 +13,7 @@ NO_PART = "takes no part"  # for a metric that uses only selected samples
 PARTS_ONLY = "only its parts count"  # for a metric with one value over all samples (`aggregate`)
 NO_MAP = "no map was handed in"  # for precomputed maps
 NOT_FINITE = "the map holds NaN or infinite values"
-INFINITE_LOGIT = "a class of its target has an infinite logit, as if it were masked out"
+INFINITE_LOGIT = "a class in the target has an infinite logit, perhaps because the class is masked out"
 NO_PROBABILITIES = "the classifier gave NaN or infinite values"
 NO_PROBABILITIES_CHANGED = f"{NO_PROBABILITIES} for a changed image"
 # Reasons to leave out a sample that come from the data or the definition; any other reason is a fault.

@@ -180,8 +180,8 @@ class RunSpec(BaseModel):
         group="classes",
     )
     only: tuple[str, ...] | None = _setting(
-        "explain and score only these samples: correct, masked, or COLUMN=VALUE (several values of a column are "
-        "alternatives); other samples are only predicted",
+        "explain and score only these samples: correct, masked, or COLUMN=VALUE (if you list several "
+        "values of a column, a sample needs only one of them); other samples are only predicted",
         None,
         metavar="CONDITION",
         repeat=True,

@@ -107,7 +107,7 @@ def saliency_correctness(
         0 elsewhere. The classifier recognises the class if the upper left quarter is white, which is true for H but not
         for L:
 
-            8 8 0 0     S, above 0.5 of the range, is the upper left quarter.
+            8 8 0 0     S (values above the midpoint of the range) is the upper left quarter.
             8 8 0 0     normal: this quarter is white, so the class is recognised: 1
             0 0 3 3     inverse: L's upper left quarter is kept, so it is not recognised: 0
             0 0 3 3     score = 2 / (1 / (1 - 0) + 1 / 1) = 1

@@ -76,7 +76,7 @@ def saliency_own_region(
     Example:
         Take a white 4 x 4 image of class 1 and a classifier whose p_1 is the share of white in the upper left quarter:
 
-            8 8 0 0     S, above 0.5 of the range from 0 to 9, has three pixels of this quarter
+            8 8 0 0     S (values above 4.5, the midpoint of the range) has three pixels of this quarter
             8 3 0 0     p_1 = 3/4, so class 1 is the top class: acc@1 = 1
             0 0 9 9
             0 0 9 9     threshold=0.9: S has no pixel of it, p_1 = 0: acc@1 = 0

@@ -127,7 +127,7 @@ def sketch_of(maps: Mapping[str, np.ndarray]) -> str:
 
 
 def views(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return three views of a map (H, W): the map, the pixels above half of the map's range, and the ranks.
+    """Return three views of a map (H, W): the map, the pixels above the midpoint of its range, and the ranks.
 
     Tied pixels get their mean rank. Metrics with a threshold use the second view, and metrics that order pixels use the
     third view. Changing values without crossing the threshold preserves the second view. Changing values without

@@ -385,7 +385,7 @@ def _ways(
         if metric is None:
             further[cell.cell_id] = "this package does not contain the metric"
         elif metric.declaration.keeps:
-            further[cell.cell_id] = "the metric retrains networks, and the board does not retrain them"
+            further[cell.cell_id] = "the metric retrains networks, which the board does not do"
         elif (passes := _passes(explainer := known_explainer(cell), metric)) > MOST_PASSES:
             further[cell.cell_id] = (
                 f"the cell needs {passes:,} passes per image, more than the limit of {MOST_PASSES:,}"
@@ -529,7 +529,7 @@ def _wrong_quality(result: Result, computed: Mapping[str, Any]) -> str:
             return f"{name} of {result.model.id} is {value:.6g} (n = {n}), not {stated}"
         ends, stated_ends = np.array([[item.low, item.high] for item in (ours, theirs)], dtype=float)
         if not np.allclose(stated_ends, ends, rtol=0, atol=TOLERANCE_OF_ACCURACY, equal_nan=True):
-            return f"the interval of {name} of {result.model.id} is {_ends(ends)}, not {_ends(stated_ends)}"
+            return f"the interval for {name} of {result.model.id} is {_ends(ends)}, not {_ends(stated_ends)}"
         if name == "accuracy" and result.model.accuracy_kind != (kind := computed["accuracy_kind"]):
             return f"accuracy_kind of {result.model.id} is {kind}, not {result.model.accuracy_kind}"
     return ""

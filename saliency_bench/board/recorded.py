@@ -263,8 +263,8 @@ def _by_slot(slots: list[tuple[str, str | None]], rows: _Rows, images: _Submitte
         raise ValueError("the same image_id occurs twice in a cell")
     if len(places) != len(slots) * count:
         raise ValueError(
-            f"the file has {len(places):,} rows, but must have one row per image ({count:,}) for each of its "
-            f"{len(slots):,} scores and parts of scores"
+            f"the file has {len(places):,} rows, but must have {len(slots) * count:,}: one row per image ({count:,}) "
+            f"and score or partial score ({len(slots):,})"
         )
     numbers, number_of_pair = {slot: number for number, slot in enumerate(slots)}, []
     for cell_code, part_code in zip(*np.divmod(pairs, width), strict=True):

@@ -198,7 +198,9 @@ def _pulled(api: HfApi, repo: str, number: int) -> _Pull:
     # other history, such as a merge of two states of main, could hide changes from a comparison with one state.
     base = next((commit for commit in history if commit in main), None)
     if base is None or history[history.index(base) :] != main[main.index(base) :]:
-        raise UserError(f"pull request {number} of {repo} is not based on its main branch; submit it again")
+        raise UserError(
+            f"pull request {number} of {repo} is not based on the main branch of the repository; submit it again"
+        )
     return _Pull(history[0], *(_files(api, repo, revision) for revision in (base, main[0], history[0])))
 
 
@@ -210,23 +212,23 @@ def _files(api: HfApi, repo: str, revision: str) -> dict[str, RepoFile]:
 def _touched(pull: _Pull) -> tuple[list[str], list[str]]:
     """Return (folders of added submissions, a message for each change that is not allowed)."""
     before, after = pull.before, pull.after
-    problems = [f"it deletes {path}" for path in sorted(before.keys() - after.keys())]
+    problems = [f"the pull request deletes {path}" for path in sorted(before.keys() - after.keys())]
     changed = (path for path in sorted(before.keys() & after.keys()) if _blob(before, path) != _blob(after, path))
-    problems += [f"it changes {path}" for path in changed]
+    problems += [f"the pull request changes {path}" for path in changed]
     added = sorted(after.keys() - before.keys())
-    problems += [f"it adds {path}, which already exists on main" for path in added if path in pull.now]
+    problems += [f"the pull request adds {path}, which already exists on main" for path in added if path in pull.now]
     folders = sorted({folder for folder, _, name in (path.rpartition("/") for path in added) if name == RESULT})
     if not folders:
-        return [], [*problems, f"it adds no {RESULT}"]
+        return [], [*problems, f"the pull request adds no {RESULT}"]
     if many := too_much({}, len(folders)):
         return [], [*problems, *many]
     for path in added:
         folder = path.rpartition("/")[0]
         if folder not in folders or folder.count("/") != 2 or most_bytes(path) is None:
-            problems.append(f"it adds {path}, which is not a file of a submission")
+            problems.append(f"the pull request adds {path}, which is not a file of a submission")
     problems += too_much({path: after[path].size for path in added}, len(folders))
     missing = [f"{folder}/{RECORDS}" for folder in folders if f"{folder}/{RECORDS}" not in added]
-    return folders, problems + [f"it adds no {path}" for path in missing]
+    return folders, problems + [f"the pull request adds no {path}" for path in missing]
 
 
 def _verdict(repo: str, pull: DiscussionWithDetails, files: _Pull, folders: list[str], api: HfApi) -> ReviewVerdict:
@@ -259,8 +261,8 @@ def _other_maps(result: Result, files: dict[str, RepoFile]) -> list[str]:
         path: file for path, file in files.items()
         if path.startswith(f"{result.folder}/") and SHARD.fullmatch(path.rpartition("/")[2])
     }  # fmt: skip
-    lines = [f"it adds no {path}, which {RESULT} lists" for path in stated if path not in added]
-    lines += [f"it adds {path}, which {RESULT} does not list" for path in added if path not in stated]
+    lines = [f"the pull request adds no {path}, which {RESULT} lists" for path in stated if path not in added]
+    lines += [f"the pull request adds {path}, which {RESULT} does not list" for path in added if path not in stated]
     # The Hub stores the SHA-256 of large files only. Small files are compared before they are scored or displayed.
     return lines + [
         f"{path} is not the file that {RESULT} lists: its SHA-256 differs"

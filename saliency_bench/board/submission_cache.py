@@ -83,7 +83,7 @@ def checked_and_packed(folder: str) -> bytes:
 
 
 def pack(submission: CheckedSubmission, **arrays: Any) -> bytes:
-    """Serialise a submission and additional arrays, without the parts of scores, which a board does not need."""
+    """Serialise a submission and additional arrays, without the partial scores, which a board does not need."""
     # Store JSON as an array of bytes. An array of Python objects would be a pickle, and pickles are never loaded.
     texts: dict[str, bytes] = {
         "result": submission.result.model_dump_json().encode(),

@@ -353,7 +353,8 @@ def plan(
             raise
         rights = client.Rights(
             None,
-            "the Hub cannot be reached, so the run was not compared with the board and your rights were not checked",
+            "the Hub cannot be reached, so the run was not compared with the board and your permissions were not "
+            "checked",
         )
         proposed = SubmissionPlan(
             repo, private, False, False, rights, submission, submission.result.cells, [], [], maps, api=api

@@ -98,9 +98,11 @@ def locked(out: Path, name: str) -> Iterator[None]:
         out.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     except Timeout as error:
-        raise UserError(f"another run is writing to {name}; wait for it, or choose another --out") from error
+        raise UserError(
+            f"another run is writing to {name}; wait until it has finished, or choose a different --out"
+        ) from error
     except OSError as error:
-        raise UserError(f"cannot write to {name}: {error.strerror or error}; choose another --out") from error
+        raise UserError(f"cannot write to {name}: {error.strerror or error}; choose a different --out") from error
     try:
         for stale in out.rglob(".*.tmp"):  # left by a run that was killed while writing
             stale.unlink(missing_ok=True)

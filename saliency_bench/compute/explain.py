@@ -165,7 +165,7 @@ def _complain_once(classifier: Classifier) -> None:
         complain(
             f"{classifier.id} mixes the images of a batch (perhaps through batch statistics in its forward pass): the "
             "logits and gradients of an image depend on the other images, and so do metrics that classify many "
-            "pictures at once; use statistics that do not depend on the batch"
+            "pictures at once; change the network so that its statistics do not depend on the batch"
         )
 
 

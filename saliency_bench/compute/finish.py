@@ -54,7 +54,7 @@ def finish(
     """
     out, parts = store.out, Parts.read(store, data, model, cells)
     if not parts.shown.any():
-        raise UserError(f"no sample of the run matches --only {' '.join(data.spec.only or ())}; use weaker conditions")
+        raise UserError(f"no sample of the run matches --only {' '.join(data.spec.only or ())}; relax the conditions")
     facts = run_facts(data, model, cells, misfits, int(parts.shown.sum()))
     origin = made_of(parts, facts)
     if is_written(out, origin):

@@ -191,7 +191,7 @@ class Training:
         if state["settings"] != json.dumps(settings):
             raise UserError(
                 f"{state_file} is the state of a training run with different settings; delete the file or "
-                "choose another --out"
+                "choose a different --out"
             )
         self.classifier.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
@@ -277,7 +277,7 @@ def loss_of(logits: Tensor, labels: Tensor) -> Tensor:
     if of_labels.isneginf().any():
         raise UserError(
             "the network returns a logit of minus infinity for the class of a training image, so the network cannot "
-            "learn this class; do not mask the class, or leave its images out"
+            "learn this class; unmask the class, or leave its images out"
         )
     if labels.ndim == 1:
         return nn.functional.cross_entropy(logits, labels)

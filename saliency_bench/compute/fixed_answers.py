@@ -35,7 +35,7 @@ def answers_of(classifier: Classifier, samples: SplitRows | None = None) -> Netw
         first, second = (_logits(classifier, images) for _ in range(2))
     except Exception as error:  # a network may raise any exception for unusual pictures
         complain(
-            f"{classifier.id} raises {type(error).__name__} for the fixed images, so later runs cannot check that "
+            f"{classifier.id} raises {type(error).__name__} for the fixed test images, so later runs cannot check that "
             "the network is still the same"
         )  # fmt: skip
         return None

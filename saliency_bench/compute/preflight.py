@@ -219,20 +219,20 @@ def check_writable(out: Path) -> None:
     """Raise UserError unless the folder or file `out` can be written. No files are left behind."""
     existing = next(path for path in (out, *out.absolute().parents) if path.exists() or path.is_symlink())
     if existing != out and not existing.is_dir():
-        raise UserError(f"cannot write to {out}: {existing} is not a folder; choose another --out")
+        raise UserError(f"cannot write to {out}: {existing} is not a folder; choose a different --out")
     folder = existing if existing.is_dir() else existing.parent
     try:
         if not os.access(folder, os.W_OK):
             raise PermissionError(13, "no permission")
         TemporaryFile(dir=folder).close()
     except OSError as error:
-        raise UserError(f"cannot write to {out}: {error.strerror or error}; choose another --out") from error
+        raise UserError(f"cannot write to {out}: {error.strerror or error}; choose a different --out") from error
 
 
 def check_empty(out: Path) -> None:
     """Raise UserError unless the folder is new or empty, and writable."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"{out} exists and is not empty; choose another --out")
+        raise UserError(f"{out} exists and is not empty; choose a different --out")
     check_writable(out)
 
 
@@ -244,7 +244,7 @@ def check_run_folder(out: Path) -> None:
     """
     foreign = out.exists() and (not out.is_dir() or any(not path.name.startswith(".") for path in out.iterdir()))
     if foreign and not (out / MANIFEST).exists() and not has_parts(out):
-        raise UserError(f"{out} exists and is not a run of saliency-bench; choose another --out")
+        raise UserError(f"{out} exists and is not a run of saliency-bench; choose a different --out")
     check_writable(out)
 
 

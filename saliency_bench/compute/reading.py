@@ -94,7 +94,7 @@ def _check_unchanged(sample: dict, columns: Sequence[str], digest: str) -> None:
     if picture_digest(*map(pictures.get, columns)) != digest:
         raise UserError(
             f"image {sample['image_id']} changed during the run, so the fingerprint of the dataset no longer matches; "
-            "start again with another --out"
+            "start again with a different --out"
         )
     for name, data in pictures.items():
         sample[name] = {"bytes": data, "path": None}

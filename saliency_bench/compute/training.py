@@ -202,7 +202,7 @@ def _missing_splits(source: FoundDataset, available: list[str]) -> UserError:
         fix = f"build it again with `saliency-bench build {builder} ... --split hash --out NEW`"
     lacking = ", ".join(name for name in SPLITS if name not in available)
     there = ", ".join(available)
-    return UserError(f"{source.text} has no split {lacking} (only {there}), which training needs; {fix}")
+    return UserError(f"{source.text} has no split {lacking}, which training needs (it has only {there}); {fix}")
 
 
 def _check_output(out: Path, recipe: Recipe) -> None:
@@ -221,4 +221,6 @@ def _has_log(out: Path, settings: dict[str, Any]) -> bool:
 
 def _has_model(out: Path) -> UserError:
     """Return the error for a folder that already contains a checkpoint."""
-    return UserError(f"{out} already contains a model that was trained with different settings; choose another --out")
+    return UserError(
+        f"{out} already contains a model that was trained with different settings; choose a different --out"
+    )

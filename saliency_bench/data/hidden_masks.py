@@ -93,7 +93,7 @@ def join_masks(rows: Dataset, kept: Path, split: str, repo: str | None = None) -
     # A copy with other labels, published by someone else, is a different dataset. Its attempts are counted separately.
     if repo is not None and (owner := str(build_report.get(MASKS_OF, repo))).casefold() != repo.casefold():
         raise UserError(
-            f"the hidden masks belong to {owner}, so they cannot be used to score maps of {repo}; pass the hidden "
+            f"the hidden masks belong to {owner}, so they cannot be used to score maps for {repo}; pass the hidden "
             f"masks of {repo}"
         )
     if split not in build_report.get("splits", {}):

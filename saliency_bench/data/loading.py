@@ -302,7 +302,7 @@ def _name_of(folder: Path) -> str:
         several = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
         _complain_once(
             f"{folder} has been changed since it was built: {changed[0]}{several} differs from {REPORT}, so results "
-            f"name it {by_folder}, not {built}; build it again, or delete {REPORT} if the change was intended"
+            f"call the dataset {by_folder}, not {built}; build it again, or delete {REPORT} if the change was intended"
         )
         return by_folder
     return built

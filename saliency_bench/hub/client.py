@@ -86,11 +86,11 @@ def rights(api: HfApi, repo: str) -> Rights:
     If the permission cannot be determined, no error is raised, because the Hub checks it again during the upload.
     """
     if (token := token_of(api)) is None:
-        return Rights(None, "your rights were not checked: you are not logged in")
+        return Rights(None, "your permissions were not checked: you are not logged in")
     try:
         user = account(api)
     except Exception as error:
-        return Rights(None, f"your rights were not checked: {reason(error, repo, token)}")
+        return Rights(None, f"your permissions were not checked: {reason(error, repo, token)}")
     refusal = user.refusal(repo)
     return Rights(refusal is None, refusal or f"{user.name} may write to it")
 

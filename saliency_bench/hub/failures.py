@@ -72,7 +72,7 @@ def reason(error: BaseException, repo: str, token: str | None) -> str:
 def _reason(error: BaseException, repo: str) -> str:
     status, wait = status_of(error), retry_after(error)
     if status == 403 and _was_reading(error):
-        return f"this account may not read {repo} (403): request access on its page, or use another token"
+        return f"this account may not read {repo} (403): request access on its page, or use a different token"
     lines = {
         401: "the Hub rejects the credentials (401): log in with `hf auth login`, or set HF_TOKEN to a valid token",
         403: f"this account may not write to {repo} (403): use --namespace YOUR-NAME, or a token with write access",

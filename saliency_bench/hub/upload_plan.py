@@ -152,7 +152,7 @@ def _refuse_other_work(publication: Publication, there: set[str], head: str, api
     if publication.mark is None or not others:
         return
     path, *keys = publication.mark
-    fix = "choose another --name or --namespace"
+    fix = "choose a different --name or --namespace"
     if path not in there:
         shown = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
         raise UserError(f"the {publication.kind} {publication.repo} contains unrelated work ({shown}); {fix}")

@@ -221,7 +221,7 @@ class CellResult(Interval, CellKey):
     def _rank(self) -> Self:
         """Check that either a valid rank or a reason for its absence is given."""
         if self.rank is not None and self.rank[0] > self.rank[1]:
-            raise ValueError(f"rank ({self.rank[0]} to {self.rank[1]}) ends before it begins")
+            raise ValueError(f"the best rank ({self.rank[0]}) must not exceed the worst rank ({self.rank[1]})")
         if (self.rank is None) != (self.unranked is not None):
             raise ValueError("exactly one of rank and unranked must be null")
         return self

@@ -90,7 +90,7 @@ class Manifest(BaseModel):
         if earlier.other is not None and self.other is None:
             raise UserError(
                 f"{self.spec.out} contains a run with the other model {earlier.other.model.id}; give --other-model and "
-                "--other-label as before, or choose another --out"
+                "--other-label as before, or choose a different --out"
             )
         differing += ["--other-model"] if earlier.other and self.other != earlier.other else []
         before, now = (_asked_for(manifest.cells.values()) for manifest in (earlier, self))
@@ -98,7 +98,7 @@ class Manifest(BaseModel):
         if differing:
             why = self._why_another_model(earlier) if differing[0] == NAMED["classifier"] else ""
             raise UserError(
-                f"{self.spec.out} contains a run with a different {differing[0]}{why}; choose another --out"
+                f"{self.spec.out} contains a run with a different {differing[0]}{why}; choose a different --out"
             )
         answers = joined(earlier.answers, self.answers, self.identity.precision, self.spec.out)
         objects = dict.fromkeys((*earlier.objects, *self.objects))
@@ -202,12 +202,12 @@ def differing_settings(first: Identity, other: Identity) -> list[str]:
 def _first_difference(first: list[list[int]], other: list[list[int]]) -> str:
     """Describe the first class of the dataset that two label maps assign to different classes of the model."""
     if len(first) != len(other):
-        return f" ({len(first)} classes of the dataset, not {len(other)})"
+        return f" ({len(first)} dataset classes in one label map, {len(other)} in the other)"
     pairs = [(place, *pair) for place, pair in enumerate(zip(first, other, strict=True)) if pair[0] != pair[1]]
     place, here, there = pairs[0]
-    words = [" and ".join(map(str, members)) or "no class" for members in (here, there)]
-    more = f", and {len(pairs) - 1} more" if len(pairs) > 1 else ""
-    return f" (class {place} of the dataset is {words[0]} of the model, not {words[1]}{more})"
+    words = [" and ".join(f"model class {member}" for member in members) or "no class" for members in (here, there)]
+    more = f"; {len(pairs) - 1} more differ" if len(pairs) > 1 else ""
+    return f" (one label map maps dataset class {place} to {words[0]}, the other to {words[1]}{more})"
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -218,11 +218,11 @@ def read_manifest(folder: Path) -> Manifest:
     """
     path = folder / MANIFEST
     content = read_json(path)
-    check_format(path, content, FORMAT, "choose another --out to repeat the run in a new folder")
+    check_format(path, content, FORMAT, "choose a different --out to repeat the run in a new folder")
     try:
         return Manifest.model_validate_json(json.dumps(content))
     except ValidationError as error:
-        raise UserError(f"{path}: {field_line(error)}; restore the file, or choose another --out") from error
+        raise UserError(f"{path}: {field_line(error)}; restore the file, or choose a different --out") from error
 
 
 def read_earlier(folder: Path) -> Manifest | None:

@@ -93,5 +93,5 @@ def joined(
     """
     for role in earlier.keys() & now.keys():
         difference = f"{out} contains results of a different {role}"
-        check_same_network(earlier[role], now[role], arithmetic, difference, "choose another --out")
+        check_same_network(earlier[role], now[role], arithmetic, difference, "choose a different --out")
     return {**now, **earlier}

@@ -217,7 +217,7 @@ def read_summary(folder: Path) -> dict:
             f"{folder} is not the folder of a finished run (no summary.json); give the --out folder of a run"
         )
     summary = _json(path)
-    check_format(path, summary, FORMAT, "give the --out folder of a run, or repeat the run with another --out")
+    check_format(path, summary, FORMAT, "give the --out folder of a run, or repeat the run with a different --out")
     if NEEDED - set(summary) or not summary["cells"]:
         raise UserError(f"{path} is not the summary of a run of saliency-bench")
     _check_unchanged(path)

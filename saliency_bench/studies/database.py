@@ -101,7 +101,7 @@ class Database:
             names = inspect(connection).get_table_names()
             if names and versions.name not in names:
                 raise UserError(
-                    f"{self.text} is a database of a different program; use another path or URL for the store"
+                    f"{self.text} is a database of a different program; use a different path or URL for the store"
                 )
             if not names and not create:
                 raise NoStoreError(f"{self.text} contains no store; check the URL")
@@ -270,7 +270,7 @@ def _check_file(path: Path, create: bool) -> None:
         if not create:
             raise NoStoreError(f"there is no store {path}; check the path")
         if not path.parent.is_dir():
-            raise UserError(f"{path.parent} is not a folder; create it first, or choose another path for the store")
+            raise UserError(f"{path.parent} is not a folder; create it first, or choose a different path for the store")
         _make_private(path)
     elif path.is_file() and not path.stat().st_size:  # another user may have created it, for example in /tmp
         _make_private(path)

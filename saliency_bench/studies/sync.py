@@ -226,7 +226,7 @@ class Sync:
         if not info.private:
             raise UserError(
                 f"the dataset repository {self.repo} is public, but people's answers are copied only to private "
-                "repositories; make the repository private in its settings, or use another repository"
+                "repositories; make the repository private in its settings, or use a different repository"
             )
 
     def _stores(self) -> str:

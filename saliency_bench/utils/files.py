@@ -169,7 +169,7 @@ def read_json(path: Path) -> dict:
         return parse_json(read_bytes(path))
     except (OSError, ValueError) as error:
         why = one_line(error)
-        raise UserError(f"{path} cannot be read ({why}); restore the file, or choose another --out") from error
+        raise UserError(f"{path} cannot be read ({why}); restore the file, or choose a different --out") from error
 
 
 def load_arrays(

@@ -209,7 +209,7 @@ def _value(rest: Iterator[int], kind: int, depth: int) -> int | dict | None:
     if kind in BOOLEANS:
         return None
     if kind not in (BYTE, DOUBLE, BINARY):  # headers contain no lists
-        raise ValueError(f"a page header has a field of the unknown type {kind}")
+        raise ValueError(f"a page header has a field of unknown type {kind}")
     skipped = {BYTE: 1, DOUBLE: 8}.get(kind) or _unsigned(rest)
     deque(islice(rest, min(skipped, HEADERS[-1])), maxlen=0)
     return None

@@ -116,7 +116,7 @@ def storage_error(error: BaseException, path: Path | None = None) -> UserError |
 def _line(where: Path | None, cache: tuple[str, Path] | None, why: str, fix: str) -> str:
     """Return the message for a path, or for the cache folder (variable, folder) that contains it."""
     if cache is None:
-        return f"cannot write {where or 'to the disk'}: {why}; {fix} or choose another --out, and try again"
+        return f"cannot write {where or 'to the disk'}: {why}; {fix} or choose a different --out, and try again"
     return f"cannot write to the cache folder {cache[1]}: {why}; {fix}, or set {cache[0]} to a different folder"
 
 

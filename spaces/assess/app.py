@@ -45,7 +45,9 @@ def create_app(
     def picture(plain: bool) -> Any:
         def method(person: Person, sent: dict[str, Any]) -> Response:
             if sent.keys() != {"place"}:
-                raise UserError("the URL of an image must contain its position")
+                raise UserError(
+                    "the image URL must have exactly one parameter: place, the image's position in your list"
+                )
             png = assess.picture(person.name, whole_number(sent["place"]), plain=plain)
             return Response(png, media_type="image/png", headers=SAFE)
 

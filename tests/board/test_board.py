@@ -347,8 +347,8 @@ def replaced(table, name, values):
     (lambda t: replaced(t, "reason", ["\x1b[31mred", *[None] * 119]), "column reason contains a string that cannot be"),
     (lambda t: replaced(t, "value", [None, *t["value"].to_pylist()[1:]]), "or null with a reason"),
     (lambda t: replaced(t, "explainer_options", ["{}"] * 60 + ['{"a": 1}'] * 60), "explainer_options of cell"),
-    (lambda t: t.slice(0, 61), "has 61 rows, but must have one row per image"),
-    (lambda t: t.slice(0, 60), "but must have one row per image (60) for each of "),
+    (lambda t: t.slice(0, 61), "has 61 rows, but must have 120: one row per image (60)"),
+    (lambda t: t.slice(0, 60), "but must have 120: one row per image (60) and score"),
 ])  # fmt: skip
 def test_forged_records_refuse_only_their_submission(tmp_path, edit, words):
     know(tmp_path)

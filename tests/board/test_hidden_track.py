@@ -226,7 +226,7 @@ def test_hidden_masks_are_joined_only_to_their_images(own_data, tmp_path):
     refused("differs from the image that the hidden masks were drawn on", join_masks, turned, kept, "test")
     (kept / REPORT).write_text(json.dumps(report | {"masks_of": PUBLIC}))
     assert len(join_masks(shown, kept, "test", PUBLIC.upper())) == 30
-    with pytest.raises(UserError, match=f"belong to {PUBLIC}, so they cannot be used to score maps of mallory/things"):
+    with pytest.raises(UserError, match=f"belong to {PUBLIC}, so they cannot be used to score maps for mallory/things"):
         join_masks(shown, kept, "test", "mallory/things")  # a copy with other labels and separate attempts
     refused("contains no masks of the split train", join_masks, shown, kept, "train")
 
@@ -301,7 +301,7 @@ def test_hidden_masks_are_not_published_elsewhere(here, own_data, push, tmp_path
     here.api(FOUNDER).update_repo_settings(f"{OWNER}/pets-masks", repo_type="dataset", private=True)
     code, shown = push(folder, "pets", "--hide-masks", "test")
     assert (code, here.files("datasets", f"{OWNER}/pets-masks")) == (2, before)
-    assert "contains no masks_of, not masks_of saliency-bench/pets; choose another --name" in shown
+    assert "contains no masks_of, not masks_of saliency-bench/pets; choose a different --name" in shown
     assert "pets" not in {repo.rpartition("/")[2] for _, repo in here.store.repos}
     (folder / "published.json").write_text("[]")
     assert "published.json is not valid; delete it" in push(folder, "pets")[1]

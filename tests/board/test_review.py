@@ -94,7 +94,9 @@ def test_pull_request_can_contain_several_submissions(board):
     assert (verdict.fine, verdict.folders) == (True, sorted(one.result.folder for one in own))
     assert len(verdict.submissions) == 2
     lacking = {path: data for path, data in both.items() if path != f"{own[1].result.folder}/records.parquet"}
-    assert review(BOARD, propose(board, lacking)).problems == [f"it adds no {own[1].result.folder}/records.parquet"]
+    assert review(BOARD, propose(board, lacking)).problems == [
+        f"the pull request adds no {own[1].result.folder}/records.parquet"
+    ]
 
 
 @pytest.mark.slow
@@ -146,7 +148,7 @@ def test_pull_request_with_a_merge_of_main_is_refused(board, monkeypatch):
         return [*commits[:2], *newer, *commits[2:]]
 
     monkeypatch.setattr(HfApi, "list_repo_commits", listed)
-    refused("is not based on its main branch", review, BOARD, number)
+    refused("is not based on the main branch", review, BOARD, number)
 
 
 @pytest.mark.slow
@@ -158,7 +160,7 @@ def test_deletion_behind_a_forged_history_is_refused(board):
     board.api().create_commit(BOARD, [CommitOperationAdd(path, data) for path, data in others.items()],
                               repo_type="dataset", commit_message="a submission")  # fmt: skip
     number = propose(board, files(submission(SCORES, "visitor")), *map(CommitOperationDelete, others))
-    assert f"it deletes {min(others)}" in review(BOARD, number).problems
+    assert f"the pull request deletes {min(others)}" in review(BOARD, number).problems
     repo = board.repo("datasets", BOARD)
     forged = replace(repo.commits[repo.refs[f"refs/pr/{number}"]], parent=old)
     repo.commits[forged.id()] = forged
@@ -174,7 +176,7 @@ def test_pull_request_not_based_on_main_is_refused(board):
     pull = replace(repo.commits[repo.refs[f"refs/pr/{number}"]], parent=None)
     repo.commits[pull.id()] = pull
     repo.refs[f"refs/pr/{number}"] = pull.id()
-    refused("is not based on its main branch", review, BOARD, number)
+    refused("is not based on the main branch", review, BOARD, number)
 
 
 @pytest.mark.slow
@@ -193,12 +195,13 @@ def test_verdict_names_scores_that_are_on_the_board(board):
 @pytest.mark.parametrize(("make", "others", "words"), [
     (lambda own: files(submission(SCORES, "founder")), (),
      "the author is visitor, but the submitter in result.json is founder"),
-    (lambda own: files(own) | {"README.md": b"# Mine"}, (), "it changes README.md"),
-    (lambda own: files(own) | {"status/" + "0" * 64 + ".json": b"{}"}, (), "it adds status/000"),
-    (lambda own: files(own) | {"board/rows.index": b"{}"}, (), "it adds board/rows.index, which is not a file of"),
+    (lambda own: files(own) | {"README.md": b"# Mine"}, (), "the pull request changes README.md"),
+    (lambda own: files(own) | {"status/" + "0" * 64 + ".json": b"{}"}, (), "the pull request adds status/000"),
+    (lambda own: files(own) | {"board/rows.index": b"{}"}, (), "the pull request adds board/rows.index, which is "
+                                                               "not a file of"),
     (lambda own: files(own) | {f"{own.result.folder}/run.py": b"import os"}, (), "run.py, which is not a file of"),
-    (files, (CommitOperationDelete("README.md"),), "it deletes README.md"),
-    (lambda own: {"notes.txt": b"hello"}, (), "it adds no result.json"),
+    (files, (CommitOperationDelete("README.md"),), "the pull request deletes README.md"),
+    (lambda own: {"notes.txt": b"hello"}, (), "the pull request adds no result.json"),
     (lambda own: {path: data for path, data in files(own).items() if "rec" not in path}, (), "/records.parquet"),
     (lambda own: files(own) | {f"{own.result.folder}/records.parquet": b"PAR1"}, (), "records.parquet cannot be"),
     (lambda own: files(own) | {f"{own.result.folder}/result.json": b"[" * 9_000_000}, (), "9,000,000 bytes, more"),
@@ -268,7 +271,7 @@ def test_recomputed_submission_is_ranked_officially(done, given, shapes, resnet,
 @pytest.mark.parametrize(("name", "lie", "words"), [
     ("accuracy", {"value": 1.0}, r"accuracy of .*, not 1 \(n = "),
     ("top5", {"value": 1.0}, r"top5 of .*, not 1 \(n = "),
-    ("accuracy", {"low": 0.0, "high": 1.0}, r"the interval of accuracy of .*, not \[0, 1\]"),
+    ("accuracy", {"low": 0.0, "high": 1.0}, r"the interval for accuracy of .*, not \[0, 1\]"),
     ("accuracy_kind", "certified accuracy", "accuracy_kind of .* is accuracy, not certified accuracy"),
 ])  # fmt: skip
 def test_forged_accuracy_is_refused(name, lie, words, done):
@@ -520,10 +523,10 @@ def test_map_files_must_match_the_result():
     (line,) = _other_maps(result, paths | {first: paths[second]})
     assert line == f"{first} is not the file that result.json lists: its SHA-256 differs"
     (line,) = _other_maps(result, {first: paths[first]})
-    assert line == f"it adds no {second}, which result.json lists"
+    assert line == f"the pull request adds no {second}, which result.json lists"
     more = f"{result.folder}/maps-00002.npz"
     (line,) = _other_maps(result, paths | {more: paths[first]})
-    assert line == f"it adds {more}, which result.json does not list"
+    assert line == f"the pull request adds {more}, which result.json does not list"
 
 
 def test_recompute_requires_write_access(board, monkeypatch):

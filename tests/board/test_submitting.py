@@ -381,8 +381,8 @@ def test_submit_without_network_gives_one_line(here, run, capsys, monkeypatch, h
         here(user)
         shown = said(capsys, ["submit", str(run), "--dry-run"])
         assert (
-            "  the Hub cannot be reached, so the run was not compared with the board and your rights were not checked\n"
-            in shown
+            "  the Hub cannot be reached, so the run was not compared with the board and your permissions were not "
+            "checked\n" in shown
         )
         assert "random by saliency_miou: 0." in shown
 

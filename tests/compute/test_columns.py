@@ -80,7 +80,7 @@ def test_columns_hold_prepared_pictures_and_class_names(whole, shapes, resnet):
         ({}, "brightness needs the column image_without_object"),
         (columns | {"more": scenes}, "needs no column more"),
         (columns | {"scene": scenes[1:]}, "scene has 11 values for 12 images"),
-        (columns | {"image_without_object": batch.images[:, :, 1:]}, "prepare both in the same way"),
+        (columns | {"image_without_object": batch.images[:, :, 1:]}, "prepare them like the images"),
         (columns | {"image_without_object": batch.images * 255}, "in \\[0, 1\\]"),
     ):
         refused(words, score_samples, brightness, batch.images, classifier, "edges", columns=wrong, **given)

@@ -293,7 +293,7 @@ def test_compile_rejects_data_dependent_network():
     deciding = Network(lambda net, x: net.norm(net.first(x if float(x.mean()) > 9 else 2 * x)))
     compiled, words = (
         load_classifier(classifier_of(deciding), compile=True),
-        "run without --compile, and choose another",
+        "run without --compile, and choose a different",
     )
     refused(f"Network cannot run in compiled form here .*; {words}", fast_forward, compiled, torch.rand(2, 3, 12, 10))
 

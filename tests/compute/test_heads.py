@@ -425,7 +425,7 @@ def test_multi_label_loss_ignores_minus_infinity():
     assert loss.item() == pytest.approx((np.log1p(np.exp(-0.3)) + np.log1p(np.exp(-2.0))) / 4)
     (gradient,) = torch.autograd.grad(loss, logits)
     assert gradient.isfinite().all()
-    words = "a logit of minus infinity for the class of a training image.*do not mask the class"
+    words = "a logit of minus infinity for the class of a training image.*unmask the class"
     for labels in (torch.tensor([0, 1]), torch.tensor([[1.0, 0.0], [0.0, 1.0]])):
         refused(words, loss_of, torch.tensor([[0.5, -torch.inf], [0.5, -torch.inf]]), labels)
 

@@ -653,7 +653,7 @@ def test_run_rejects_same_digest_with_different_logits(start, tmp_path, factor, 
     assert again().summary == first.summary
     factor.write_text("0.9")
     assert classifier_of(factor).digest == digest
-    refused(r"run contains results of a different model: .*0.0005 is allowed.*another --out", again)
+    refused(r"run contains results of a different model: .*0.0005 is allowed.*different --out", again)
     refused("logits for fixed images differ", again, explainers=["random"])
     factor.write_text("1")
     assert again().summary == first.summary
@@ -736,5 +736,7 @@ def test_error_names_differences_between_models(start):
         ({"mean": 0.4}, f"different normalisation, {logits}"),
         ({"kind": nn.GELU, "bias": 0.5}, f"different classes or code and settings and weights, {logits}"),
     ):
-        refused(re.escape(f"contains a run with a different model ({words}); choose another --out"), run, **settings)
+        refused(
+            re.escape(f"contains a run with a different model ({words}); choose a different --out"), run, **settings
+        )
     run()

@@ -112,7 +112,7 @@ def test_target_file_gives_classes_contrasts_and_groups(tmp_path):
     ("id,class\na,1\n", "needs a header"),
     ("image_id,target\na,\n", "image a\\b"),
     ("image_id,target\na,pug\nb,pug\na,beagle\n", "two targets for image a\\b"),
-    ("image_id,target,against\na,pug,beagle|pug\n", "class 3 as target and as against for image a\\b"),
+    ("image_id,target,against\na,pug,beagle|pug\n", "class 3 both as target and as against for image a\\b"),
     (bytes(range(128, 256)), r"\bCSV\b"),
     ("lable", r"lable.*label.*predicted.*contrast:second"),
 ])  # fmt: skip

@@ -123,8 +123,8 @@ class OfAKind(torch.Tensor):
     (lambda: torch.zeros(2, 3, dtype=torch.complex64), "torch.ComplexFloatStorage, not one dense tensor"),
     (lambda: torch.zeros(2, 3, dtype=torch.complex64).conj().imag, "save maps.resolve_neg().clone()"),
     (lambda: torch.zeros(2, 3, dtype=torch.float8_e4m3fn), "torch.float8_e4m3fn, not one dense tensor"),
-    (lambda: torch.zeros(1, 2, 3), "is 1 x 2 x 3, but the prepared frame is 2 x 3"),
-    (lambda: torch.zeros(1).expand(400_000, 400_000), "is 400000 x 400000, but the prepared frame is 2 x 3"),
+    (lambda: torch.zeros(1, 2, 3), "is 1 x 2 x 3, but the prepared images are 2 x 3"),
+    (lambda: torch.zeros(1).expand(400_000, 400_000), "is 400000 x 400000, but the prepared images are 2 x 3"),
     (lambda: torch.full((2, 3), torch.nan), "the map contains NaN"),
     (lambda: torch.zeros(2**18 + 1), "but the limit is 1,048,576"),
     *((lambda content=content: content, "is not a zip archive, the format of torch.save")
@@ -266,7 +266,7 @@ def test_recorded_call_has_placeholder_for_arrays(run, maps, by_id, tmp_path):
 
 @pytest.mark.parametrize(("given", "words"), [
     (lambda maps: maps[:-1], r"mine: there are [\d,]+ maps for [\d,]+ samples; .*order of the split, or .*image id"),
-    (lambda maps: maps[:, :16], "mine is 16 x 32, but the prepared frame is 32 x 32"),
+    (lambda maps: maps[:, :16], "mine is 16 x 32, but the prepared images are 32 x 32"),
     (lambda maps: maps[0], r"an array \(N, H, W\); got shape \(32, 32\)"),
     (lambda maps: np.where(maps > 3, np.nan, maps), "maps mine, image .* NaN or infinite"),
     (lambda maps: maps.astype(complex), "maps mine: .*real numbers"),

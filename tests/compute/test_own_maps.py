@@ -168,8 +168,8 @@ def header(shape, dtype="<f4"):
 
 
 @pytest.mark.parametrize(("content", "words"), [
-    (np.zeros((16, 32)), "is 16 x 32, but the prepared frame is 32 x 32"),
-    (np.zeros((1, 32, 32)), "is 1 x 32 x 32, but the prepared frame is 32 x 32"),
+    (np.zeros((16, 32)), "is 16 x 32, but the prepared images are 32 x 32"),
+    (np.zeros((1, 32, 32)), "is 1 x 32 x 32, but the prepared images are 32 x 32"),
     (np.float32(1), "is one number, but"),
     (np.full((32, 32), np.nan), "NaN or infinite"),
     (np.full((32, 32), -np.inf), "NaN or infinite"),
@@ -183,7 +183,7 @@ def header(shape, dtype="<f4"):
     (b"PK\x03\x04 an archive", "is not a .npy file"),
     (header((32, 32)), "which does not match its header"),  # the header promises more data than the file contains
     (header((32, 32)) + bytes(5000), "which does not match its header"),
-    (header((2**40, 2**40)) + bytes(16), "but the prepared frame is"),  # no memory is allocated
+    (header((2**40, 2**40)) + bytes(16), "but the prepared images are"),  # no memory is allocated
     (header((32, 32), "|O") + b"\x80\x04K\x01.", "not numbers"),
     (b"\x93NUMPY\x01\x00\x10\x00__import__('os')", "is not a .npy file"),
     (b"\x93NUMPY\x09\x00" + bytes(50), "is not a .npy file"),

@@ -140,7 +140,7 @@ REFUSED = {
     "timm:resnet10x:weights=plain.pth": "unknown timm model 'resnet10x'",
     "torchvision:resnet:weights=plain.pth": "unknown torchvision model 'resnet'",
     "torchvision:resnet18:weights=plain.pth": "use the weights of this network",
-    "torchvision:resnet18:weights=wide.pth": "wide.pth has a last layer of 200,000 classes, but at most 100,000",
+    "torchvision:resnet18:weights=wide.pth": "wide.pth has a last layer with 200,000 classes, but at most 100,000",
     "plain.pth": r"contains no TorchScript network; for weights, use \./net\.py:make:weights=plain\.pth",
     "code.pth": r"contains no TorchScript .* a pickled network is not opened: save its state_dict\(\)",
     "none.pt": r"there is no file none\.pt; use",

@@ -466,9 +466,9 @@ def test_verdict_names_explainers_with_peaked_maps(start, tmp_path):
     marked = {(cell.explainer, cell.metric_text): cell.marked for cell in result.cells if cell.marked}
     assert marked == {(name, metric): {PEAKED: 6} for name in ("square_2", "square_3")
                       for metric in ("saliency_miou", "saliency_recall")}  # fmt: skip
-    (line,) = [line for line in result.verdict if "half of the map's range" in line]
-    assert re.match("square_(2 and square_3|3 and square_2): in most samples, less than 1 % of the pixels ", line)
-    assert "count for saliency_miou and saliency_recall, so" in line
+    (line,) = [line for line in result.verdict if "above the midpoint of the map's range" in line]
+    assert re.match("square_(2 and square_3|3 and square_2): in most samples, fewer than 1 % of the pixels ", line)
+    assert "The scores for saliency_miou and saliency_recall use only these pixels" in line
     page = sb.report(tmp_path / "run").read_text(encoding="utf-8")
     assert line in html.unescape(re.sub("</?code>", "", page))
     assert re.search("<code>square_[23]</code>: in most", page)

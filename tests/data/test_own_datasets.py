@@ -298,7 +298,7 @@ def test_training_without_splits_error_suggests_a_hash_split(rows, resnet, tmp_p
     for data in (tmp_path / "pictures", built):
         line = ["train", "--dataset", str(data), "--model", str(resnet), "--out", str(tmp_path / "out")]
         assert re.search(f"has no split.*{again}", said(capsys, line, 2))
-    words = r"no split validation, test \(only train\).*train_test_split"
+    words = r"no split validation, test, which training needs \(it has only train\).*train_test_split"
     held = datasets.DatasetDict(train=rows)
     refused(words, sb.train, dataset=held, model=resnet, out=tmp_path / "out", progress=False)
     split = sb.build("folder", tmp_path / "split", tmp_path / "pictures", split="hash", progress=False)

@@ -346,7 +346,7 @@ def test_named_layer_with_partial_evidence_logs_one_warning(caplog):
         maps = load_explainer("gradcam", layer="layer3.0.conv1")(classifier, images, targets.one_hot([1, 2], 4))
     (line,) = caplog.messages
     assert re.search(
-        "layer3.0.conv1 of module:ResNet contains only part.*use layer layer3.0, which contains all of it", line
+        "layer3.0.conv1 of module:ResNet contains only part.*use layer layer3.0, which contains all evidence", line
     )
     with GradCAM(network, [network.layer3[0].conv1]) as cam:
         theirs = cam(images, [ClassifierOutputTarget(1), ClassifierOutputTarget(2)])
@@ -399,7 +399,7 @@ def test_cam_layer_rejects_tokens_out_of_row_order(order):
         assert {cam_layer(loaded(mixes), images) for mixes in (False, True)} == {"norm"}
         return
     assert cam_layer(loaded(mixes=False), images) == "patch"
-    words = "tokens of layer norm .* are not in the row order of the image.*rise"
+    words = "tokens of layer norm .* are not in row-major order.*rise"
     for name in READERS:
         for classifier in (loaded(mixes=False, layer="norm"), loaded(mixes=True)):
             refused(words, load_explainer(name), classifier, images, target)
@@ -484,7 +484,7 @@ def test_hiera_uses_layer_with_tokens_in_row_order(side):
     images = torch.rand(1, 3, side, side)
     assert cam_layer(classifier, images) == "hiera.embeddings.patch_embeddings.projection"
     scrambled = classifier.variant(layer="hiera.encoder.stages.3.layers.0.layernorm_before")
-    words = "layernorm_before .* are not in the row order of the image"
+    words = "layernorm_before .* are not in row-major order"
     refused(words, load_explainer("gradcam"), scrambled, images, targets.one_hot([1], 5))
 
 

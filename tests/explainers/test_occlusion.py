@@ -205,7 +205,7 @@ WHOLE = {
     "indices of a pool": (
         lambda net, x: net.second(F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2)), "shape of indices",
     ),
-    "other data": (replaced_data, "would not be equal"),
+    "other data": (replaced_data, "would differ from those of the full computation"),
     "a hook": (lambda net, x: net.second(x), "hooks"), "a hook of all modules": (lambda net, x: net.second(x), "hooks"),
     "a namesake of an operation": (lambda net, x: net.second(relu_of_rows(x)), "not convolutions"),
 }  # fmt: skip

@@ -125,7 +125,7 @@ def test_coco_samples_training_images_if_available(tmp_path):
     trained = set().union(*splits.values())
     assert len(trained) == 3
     assert {samples[name]["source_split"] for name in trained} == {"train2017"}
-    assert [remark["text"] for remark in log.remarks] == ["1 other training images were not drawn"]
+    assert [remark["text"] for remark in log.remarks] == ["1 other training images were not selected"]
     shutil.rmtree(tmp_path / "train2017")
     samples, log = built_by(coco_val, tmp_path)
     assert set(splits_of(samples)) == {"test"}
@@ -272,7 +272,7 @@ def test_openimages_keeps_images_of_one_animal_category(tmp_path):
     labels = {name[-1]: sample["label"] for name, sample in samples.items()}
     assert labels == {"1": "Cat", "2": "Owl", "3": "Cat", "4": "Owl", "5": "Cat"}
     assert log.left_out == [{"id": "0" * 16, "what": "image", "reason": "animals of several categories"}]
-    assert "not a box of four numbers" in log.remarks[0]["text"]
+    assert "does not define a box by four numbers" in log.remarks[0]["text"]
     assert {sample["label"] for sample in built_by(openimages_animals, tmp_path, kinds=1)[0].values()} == {"Cat"}
     assert set(splits_of(samples)) == {"test"}
     (tmp_path / "validation-images-with-rotation.csv").unlink()

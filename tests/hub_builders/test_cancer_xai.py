@@ -141,7 +141,7 @@ def test_invalid_cases_are_reported_with_a_reason(source):
     assert reasons["pancreas_012"].startswith("no slice can be drawn")
     assert "pancreas_013" in reasons
     assert reasons["pancreas_014"].startswith("not a readable NIfTI file")
-    assert reasons["pancreas_015"] == "the label has no image in imagesTr/"
+    assert reasons["pancreas_015"] == "imagesTr/ contains no image for this label"
     assert "imagesTr/readme.txt" in reasons
     assert reasons["PANCREAS_0002"] == "the folder contains no readable DICOM file"
 

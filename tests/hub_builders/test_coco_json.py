@@ -148,7 +148,7 @@ def test_invalid_ids_and_references_are_reported(tmp_path):
     assert "HEIC" in left_out.pop(("c.heic", "image"))  # reported once, as the file
     assert left_out == {("b.jpg", "image"): "no object of a listed category"}
     texts = [one["text"] for one in read_report(tmp_path / "out")["remarks"]]
-    assert sum("without id or file_name" in text for text in texts) == 4
+    assert sum("without an id or a file_name" in text for text in texts) == 4
     assert "my.json: an object refers to image 5, which is not in the list of images" in texts
 
 
@@ -268,7 +268,7 @@ def test_ambiguous_orientation_requires_an_option(tmp_path):
     plain, upright, stored = (built(tmp_path, content, **given) for given in ({}, {"upright": True}, {"stored": True}))
     for name, (_, turn, _) in cases.items():
         assert plain[0][f"{name}:cat"]["mask"] is None
-        assert "pass --upright or --stored" in plain[1][f"{name}:cat", "mask"]
+        assert "choose one with --stored or --upright" in plain[1][f"{name}:cat", "mask"]
         shape = (30, 20) if turn >= 5 else (20, 30)
         np.testing.assert_array_equal(mask_in(upright[0][f"{name}:cat"]), ones(shape, MIDDLE))
         np.testing.assert_array_equal(mask_in(stored[0][f"{name}:cat"]), as_shown(ones((20, 30), MIDDLE), turn))
@@ -290,7 +290,7 @@ def test_size_or_rle_but_no_stray_point_sets_the_orientation(tmp_path):
     for name, expected in {"cvat": upright, "(20, 30)": turned, "(30, 20)": upright}.items():
         np.testing.assert_array_equal(mask_in(found[f"{name}:cat"]), expected)
     for name in ("stray", "rounded"):
-        assert "pass --upright or --stored" in left_out[f"{name}:cat", "mask"]
+        assert "choose one with --stored or --upright" in left_out[f"{name}:cat", "mask"]
 
 
 @pytest.mark.parametrize("orientation", [1, 3, 6, 8])

@@ -83,7 +83,9 @@ def test_missing_part_error_names_part_and_dataset_home(name, tmp_path):
         source = _examples.write(name, tmp_path / str(number), 3, 32)
         (source / part).rename(source / "gone")
         last = part.removeprefix(VOC).removeprefix("Task07_Pancreas/")
-        refused(rf"has (no|none of) {last}\b.*({home})", built_by, registry.load("hub_builders", name), source)
+        refused(
+            rf"has (no|none of the folders) {last}\b.*({home})", built_by, registry.load("hub_builders", name), source
+        )
 
 
 @pytest.mark.sample(4)

@@ -227,13 +227,13 @@ def test_invalid_readings_and_series_are_reported(source):
     samples, log = built(source, crop_mm=21.0)
     assert len(samples) == 2
     assert [entry["reason"] for entry in log.left_out][:5] == [
-        "the folder contains no readable DICOM file", "the marks belong to a chest X-ray, not to a CT",
+        "the folder contains no readable DICOM file", "the marks belong to a chest X-ray, not to a CT scan",
         "no DICOM series has the UID in 161.xml", "162.xml is not usable XML (it declares entities)",
         "163.xml is not an LIDC-IDRI reading; its root element is html"]  # fmt: skip
     first, second, *others = (remark["text"] for remark in log.remarks)
     assert first.startswith("1-001.dcm: not a readable DICOM file")
     assert second == "1 slices of the series are probably missing"
-    assert "skipped, because another XML file of the same series was read before" in others
+    assert "this file is skipped, because a different XML file for the same series was read before it" in others
 
 
 @pytest.mark.parametrize(

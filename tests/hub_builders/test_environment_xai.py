@@ -77,8 +77,8 @@ def test_per_class_limits_images_and_invalid_files_are_reported(tmp_path):
     assert reasons(log, "image") == wrong
     few, log = built(tmp_path, per_class=5)
     assert [s["label"] for s in few.values()].count("nature") == 5
-    assert log.remarks == [{"id": "nature", "text": "29 other images of this class were not drawn"},
-                              {"id": "urban", "text": "1 other images of this class were not drawn"}]  # fmt: skip
+    assert log.remarks == [{"id": "nature", "text": "29 other images of this class were not selected"},
+                              {"id": "urban", "text": "1 other images of this class were not selected"}]  # fmt: skip
 
 
 def test_invalid_list_entries_are_reported_or_rejected(tmp_path):

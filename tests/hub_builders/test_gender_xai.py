@@ -97,7 +97,7 @@ def test_per_class_sampling_is_stable_when_an_image_is_added(tmp_path):
     labels = [s["label"] for s in more.values()]
     assert (labels.count("man"), labels.count("woman")) == (10, 10)
     assert len(set(more) - set(less)) <= 1
-    more_images = "20 other images of this class meet the conditions and were not drawn"
+    more_images = "20 other images of this class meet the conditions but were not selected"
     assert [remark["text"] for remark in log.remarks] == [more_images] * 2
     assert set(built(tmp_path / "a", per_class=10, seed=1)[0]) != set(more)
 
@@ -152,7 +152,7 @@ def test_published_release_is_read(tmp_path):
     assert samples["a"]["mask_source"] == "annotators"
     assert {(entry["id"], entry["what"]): entry["reason"] for entry in log.left_out} == {
         ("d", "image"): "its folder cats is not a class",
-        ("gone", "mask"): "the attention label has no image",
+        ("gone", "mask"): "there is no image for this attention label",
         ("b", "mask"): "empty mask",
         ("c", "mask"): "no attention label",
     }

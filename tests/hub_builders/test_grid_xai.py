@@ -103,7 +103,7 @@ def test_command_builds_grids_and_requires_a_model(shapes, fitted, grids, tmp_pa
 @pytest.mark.parametrize(
     ("options", "line"),
     [({"cells": 1}, "cells must be at least 2"), ({"confidence": 1.5}, "confidence"), ({"count": 0}, "count"),
-     ({"cells": 3}, r"a grid has 9 classes.*--confidence")],
+     ({"cells": 3}, r"a grid needs images of 9 classes.*--confidence")],
 )  # fmt: skip
 def test_invalid_grid_options_are_rejected(shapes, fitted, tmp_path, options, line):
     refused(line, sb.build, "grid-xai", tmp_path / "out", source=shapes, model=str(fitted), progress=False, **options)

@@ -80,9 +80,12 @@ def test_left_out_images_and_masks_have_reasons(built):
     assert left_out == {
         ("._Abyssinian_1.jpg", "image"): "the file name has no image extension",
         ("Abyssinian_101.mat", "image"): "the file name has no image extension",
-        ("stray", "image"): "unknown breed: not in annotations/list.txt, and its name does not begin with a breed",
+        (
+            "stray",
+            "image",
+        ): "unknown breed: the image is not in annotations/list.txt, and its name does not begin with a breed",
         ("pug_2", "image"): "not an image",
-        ("pug_9", "image"): "listed in annotations/list.txt, but missing in images/",
+        ("pug_9", "image"): "the image is listed in annotations/list.txt, but missing from images/",
         ("Abyssinian_6", "mask"): "the trimap has no foreground",
         ("Abyssinian_7", "mask"): "the trimap and the image differ in size",
         ("beagle_1", "mask"): "no trimap",

@@ -87,18 +87,20 @@ def first_counted(source, **files):
     for name, content in files.items():
         (source / f"Annotation/{name}.xml").write_text(content)
     samples, log = built(source)
-    (remark,) = [entry["text"] for entry in log.remarks if entry["text"].startswith("pixels of the boxes")]
+    (remark,) = [entry["text"] for entry in log.remarks if entry["text"].startswith("box coordinates")]
     return samples, log, remark
 
 
 def test_box_origin_is_inferred_from_all_boxes(source):
     """Test how boxes are counted: from 0 if a coordinate is 0, and from 1 if a box ends at the width."""
     samples, _, remark = first_counted(source, P00001=xml(("Gun", 3, 4, 10, 8), ("Knife", 5, 5, 40, 9)))
-    assert remark.endswith("are counted from 1: 0 boxes have a 0, 1 end at the width or height of their image")
+    assert remark.endswith(
+        "are counted from 1: 0 boxes have the coordinate 0, and 1 boxes end at the width or height of their image"
+    )
     assert np.argwhere(samples["P00001"]["mask"])[0].tolist() == [3, 2]
     boxes = {"P00001": (3, 4, 10, 8), "P00002": (0, 7, 9, 9), "P00005": (0, 0, 39, 29)}
     samples, _, remark = first_counted(source, **{name: xml(("Gun", *box)) for name, box in boxes.items()})
-    assert "counted from 0: 2 boxes have a 0, 0 end" in remark
+    assert "counted from 0: 2 boxes have the coordinate 0, and 0 boxes end" in remark
     assert samples["P00001"]["objects"] == [{"name": "Gun", "box": [4, 5, 11, 9]}]
     assert np.argwhere(samples["P00001"]["mask"])[[0, -1]].tolist() == [[4, 3], [8, 10]]
     assert samples["P00005"]["mask"].all()

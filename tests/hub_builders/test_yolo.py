@@ -42,8 +42,8 @@ def test_boxes_and_outlines_match_pixels_by_hand():
     for words, message in (
         ("0.1 0.1 0.1", "3 coordinates; a box has 4"),
         ("0.4 0.5 0.4 0.5 0.9", "5 coordinates; a box has 4"),  # of a prediction: with its confidence
-        ("4 4 3 3", "not fractions from 0 to 1"),
-        ("0.4 0.5 nan 0.5", "not fractions from 0 to 1"),
+        ("4 4 3 3", r"not fractions \(0 to 1\)"),
+        ("0.4 0.5 nan 0.5", r"not fractions \(0 to 1\)"),
         ("0.4 0.5 x 0.5", "not numbers"),
     ):
         with pytest.raises(UnreadableError, match=message):
@@ -117,7 +117,7 @@ def test_invalid_labels_are_reported_and_valid_ones_kept(tmp_path):
             "confidence:dog",
             "mask",
         ): "a line of its labels has 5 coordinates; a box has 4, and an outline has 6, 8, 10 ...",
-        ("unknown", "image"): "no object has a class with a name",
+        ("unknown", "image"): "none of its objects has a named class",
         ("words", "image"): "line 1 of its labels does not begin with a class number",
     }
     remarks = {one["id"]: one["text"] for one in report["remarks"]}
@@ -141,7 +141,7 @@ def test_stored_option_places_labels_on_the_stored_file(tmp_path, stored):
     assert mask.shape == (10, 8)
     # in an upright image of 8 columns, 0.1 covers the centre of the first column; stored, the corner moves to the right
     assert np.argwhere(mask).tolist() == ([[0, 7]] if stored else [[0, 0]])
-    assert f"drawn on the {'file' if stored else 'upright image'}" in report["remarks"][0]["text"]
+    assert f"drawn on the {'image as stored' if stored else 'upright image'}" in report["remarks"][0]["text"]
 
 
 def test_missing_parts_error_names_the_option(tmp_path):
@@ -188,7 +188,7 @@ def test_pose_lines_are_left_out_and_outlines_kept(tmp_path, line):
     if line.startswith("outline"):
         assert mask_in(rows["a:cat"]).any()
     else:
-        assert "its labels are poses (a box, and points with a visibility)" in str(left_out)
+        assert "its labels are poses (a box, and keypoints with visibility flags)" in str(left_out)
 
 
 def test_labels_of_label_studio_uploads_and_cvat_are_read(tmp_path):

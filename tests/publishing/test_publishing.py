@@ -128,7 +128,7 @@ def test_unrelated_repository_is_not_changed(hub, pets, model, shapes, workspace
         repo = f"founder/x{number}"
         publish(Publication("dataset", repo, files, None), api=hub.api())
         before = hub.files("datasets", repo)
-        line = re.escape(f"the dataset {repo} {words}; choose another --name")
+        line = re.escape(f"the dataset {repo} {words}; choose a different --name")
         refused(line, publish, replace(ours, repo=repo), api=hub.api())
         assert hub.files("datasets", repo) == before
     publish(Publication("dataset", "founder/x", {"README.md": b"---\nlicense: mit\n---\n"}, None), api=hub.api())
@@ -455,7 +455,8 @@ def test_hub_errors_are_one_line(hub):
     offline = publish(small(a="1"), api=gone, dry_run=True)
     assert "not compared with the Hub" in offline.plan.lines()[0]
     assert (
-        offline.plan.lines()[-1] == "  your rights were not checked: the Hub cannot be reached, or the connection broke"
+        offline.plan.lines()[-1]
+        == "  your permissions were not checked: the Hub cannot be reached, or the connection broke"
     )
 
 
@@ -486,14 +487,14 @@ def test_plan_states_write_access_if_known(hub, tmp_path):
         mine = Publication("dataset", "fine/small", {"a": b"1"}, "mit")
         assert publish(mine, api=other.api(FINE)).plan.as_dict()["may_write"] is True
     nobody = publish(own, api=HfApi(endpoint=hub.url, token=False), dry_run=True)
-    assert nobody.plan.lines()[-1] == "  your rights were not checked: you are not logged in"
+    assert nobody.plan.lines()[-1] == "  your permissions were not checked: you are not logged in"
     assert nobody.as_dict()["may_write"] is None
     hub.fault("whoami", status=500, times=9, message=f"you sent {VISITOR.token}")
     done = publish(own, api=hub.api(VISITOR))  # the Hub decides
     assert done.changed
     assert (
         done.plan.lines()[-1]
-        == "  your rights were not checked: the Hub returned status 500 for visitor/small (you sent ***)"
+        == "  your permissions were not checked: the Hub returned status 500 for visitor/small (you sent ***)"
     )
     assert publish(own, api=hub.api(VISITOR)).plan.rights is None  # nothing is sent, so rights are not checked
 

@@ -80,7 +80,7 @@ def test_dry_run_lists_everything_and_changes_nothing(line, here, built, capsys,
         assert found, (name, shown)
     assert re.search(r"^in all: 4 repositories, 4 of them new, [\d.]+ kB to send$", shown, re.MULTILINE)
     assert (
-        "rows of  pet-xai with resnet-18-pet-xai: random, gradcam on saliency_miou for 13 samples; run still" in shown
+        "rows for pet-xai with resnet-18-pet-xai: random, gradcam on saliency_miou for 13 samples; run still" in shown
     )
     assert all(title in shown for title in STEPS)
     assert shown.endswith("dry run: nothing was sent\n")

@@ -37,8 +37,8 @@ LINES = {
         --groups nowhere.json | nowhere.json; --groups broken.json | broken.json; --groups full | full;
         --split tset | split; --only correct --only banana=1 | banana""",
     "run {good} --out _": """
-        file.txt | file.txt; file.txt/run | file.txt; shapes | shapes; net | net; full | full; . | another --out;
-        / | another --out; /proc/nothing | /proc/nothing""",
+        file.txt | file.txt; file.txt/run | file.txt; shapes | shapes; net | net; full | full; . | different --out;
+        / | different --out; /proc/nothing | /proc/nothing""",
     "run --dataset _ --model net --out X": """
         nope | no folder with this name either; pets | did you mean pet-xai; shapes-xia | did you mean shapes-xai;
         ./nowhere | ./nowhere; a/b/c | a/b/c; file.txt | file.txt; '' | dataset""",
@@ -81,7 +81,7 @@ LINES = {
         shapes ./nowhere --out X | ./nowhere""",
     "analyse _": """
         done | --what; done --what banana | --what; nowhere --what rank | nowhere; full --what rank | full;
-        done --what sweep | several values""",
+        done --what sweep | more than one value""",
     "check _": """
         done | --require; nowhere --require gradcam:saliency_miou>=0.3 | nowhere;
         full --require gradcam:saliency_miou>=0.3 | full; done --require gradcam | EXPLAINER:METRIC;

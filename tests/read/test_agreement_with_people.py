@@ -208,7 +208,7 @@ def test_command_writes_tables_and_plot(done, answers, tmp_path, capsys):
     ("image_id,explainer,exposure,person,right\na,b,x,c,true\n", "answer 1: exposure .*; got x"),
     ("image_id,explainer,exposure,person,right\na,b,1,c,maybe\n", "answer 1: right must be true or false; got maybe"),
     ("image_id,explainer,exposure,person,right\n,b,1,c,1\n", "answer 1: image_id is empty"),
-    ("image_id,explainer,exposure,person,right\na,b,1,c,1\na,b,1.0,c,0\n", "answer 2: c answered twice about a"),
+    ("image_id,explainer,exposure,person,right\na,b,1,c,1\na,b,1.0,c,0\n", "answer 2: c has already answered for a"),
     ("a\"\n\"", "no column image_id"),
 ])  # fmt: skip
 def test_invalid_answers_are_rejected(tmp_path, text, line):

@@ -380,8 +380,8 @@ def test_tables_render_as_csv_markdown_and_latex():
 @pytest.mark.parametrize(("line", "message"), [
     ("--what correlations", "choose from 'correlation'"),
     ("--what correlation --option threshold", "correlation has no option option"),
-    ("--what sensitivity", "several settings"),
-    ("--what sweep", "several values"),
+    ("--what sensitivity", "more than one setting"),
+    ("--what sweep", "more than one value"),
     ("--what correlation --out taken", "taken is not a folder"),
 ])  # fmt: skip
 def test_invalid_arguments_give_one_line_error(line, message, tmp_path, capsys, monkeypatch):

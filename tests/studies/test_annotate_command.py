@@ -64,8 +64,8 @@ def test_masks_of_two_people_are_reported_and_exported(line, tmp_path, capsys):
     (["--lease", "0"], "--lease must be a number of minutes"),
     (["--invite", "-1"], "--invite must be a number of people"),
     (["--completion-url", "javascript:alert(1)"], "--completion-url must begin with https:"),
-    (["--label", "dog"], "--label NAME selects regions of an import"),
-    (["--segment", "one.onnx"], "--segment got 1 files; pass two ONNX files, encoder and decoder, or none"),
+    (["--label", "dog"], "--label NAME selects imported regions"),
+    (["--segment", "one.onnx"], "--segment got 1 files; pass two ONNX files (the encoder and the decoder), or no file"),
     (["--segment", "one.onnx", "two.onnx"], "there is no file one.onnx"),
 ])  # fmt: skip
 def test_invalid_options_give_one_line_and_leave_no_store(line, tmp_path, options, words, capsys):

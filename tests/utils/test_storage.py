@@ -183,7 +183,7 @@ def test_build_reports_full_disk(small_disk, capsys):
     disk = small_disk(200)
     line = ["build", "shapes-xai", "--size", "64", "--count", "2000", "--out", str(disk / "shapes")]
     shown = said(capsys, line, 2)
-    assert "No space left on device; free some space or choose another --out" in shown
+    assert "No space left on device; free some space or choose a different --out" in shown
     assert str(disk) in shown
     assert list(disk.iterdir()) == []
 

@@ -28,7 +28,8 @@ SIDE = 192  # longer side of a picture in pixels
 MOST_VALUES = 4_000_000  # maximum number of pixels in a map that is drawn
 LONGEST = 100  # maximum ratio of the sides of a map
 SCALE = (
-    "Each map is scaled separately. Brighter is more important. If a map has negative values, red is above zero and "
+    "Each map is scaled separately. Brighter pixels are more important. If a map has negative values, red is above "
+    "zero and "
     "blue is below zero."
 )
 

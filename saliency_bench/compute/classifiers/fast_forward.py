@@ -153,7 +153,8 @@ def _fused_copy(classifier: Classifier, images: Images) -> Classifier | None:
         classifier.passes, classifier.precision = passes, precision
     if why and classifier.compiled:
         raise UserError(
-            f"{classifier.id} cannot run in compiled form here ({why}); run without --compile, and choose another --out"
+            f"{classifier.id} cannot run in compiled form here ({why}); run without --compile, and choose a "
+            "different --out"
         )
     if why:
         log.info("%s runs without a faster copy: %s", classifier.id, why)

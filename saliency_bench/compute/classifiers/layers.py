@@ -103,8 +103,11 @@ def cam_layer(classifier: Classifier, images: Images) -> str:
     if name != maps[-1]:
         part = f"layer {maps[-1]} of {classifier.id}, the last feature map, contains only part of the evidence"
         if is_cut(classifier, images, maps[-1]):
-            part = f"the tokens of layer {maps[-1]} of {classifier.id} are not in the row order of the image"
-        _complain_once(classifier, images, maps[-1], f"{part}; using layer {name}, which contains all of it")
+            part = (
+                f"the tokens of layer {maps[-1]} of {classifier.id} are not in row-major order (row by row over "
+                "the image)"
+            )
+        _complain_once(classifier, images, maps[-1], f"{part}; using layer {name}, which contains all evidence")
     return name
 
 
@@ -264,8 +267,8 @@ def _of_place(classifier: Classifier, images: Images, layer: str) -> UserError:
     """Return the error for a layer whose map is not aligned with the image."""
     if _holds_tokens(classifier, images, layer):
         return UserError(
-            f"the tokens of layer {layer} of {classifier.id} are not in the row order of the image (Hiera orders "
-            f"tokens for its pooling), so they are not a map of the image; {OUTSIDE}"
+            f"the tokens of layer {layer} of {classifier.id} are not in row-major order (Hiera orders tokens for its "
+            f"pooling), so they are not a map of the image; {OUTSIDE}"
         )
     return UserError(
         f"the map of layer {layer} of {classifier.id} is not aligned with the image: its forward pass crops, pads, "
@@ -292,7 +295,9 @@ def _fix(classifier: Classifier, images: Images, layer: str) -> str:
     blocks = (name for name in _around(layer) if name in maps and is_cut(classifier, images, name))
     name = next(blocks, None) or last_feature_map(classifier, images)
     return (
-        f"no layer contains all of it, so {OUTSIDE}" if name is None else f"use layer {name}, which contains all of it"
+        f"no layer contains all evidence, so {OUTSIDE}"
+        if name is None
+        else f"use layer {name}, which contains all evidence"
     )
 
 

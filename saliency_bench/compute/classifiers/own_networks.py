@@ -186,7 +186,7 @@ def _architecture(name: str, weights: str) -> "nn.Module":
     }
     if counts and max(counts) > CLASSES:
         raise UserError(
-            f"weights={weights} has a last layer of {max(counts):,} classes, but at most {CLASSES:,} are supported"
+            f"weights={weights} has a last layer with {max(counts):,} classes, but at most {CLASSES:,} are supported"
         )
     model = build(num_classes=counts.pop()) if len(counts) == 1 else build()
     fill(model, content, weights)

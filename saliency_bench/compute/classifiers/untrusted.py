@@ -186,7 +186,7 @@ def counted(name: str, room: int = WITHOUT_WEIGHTS) -> Iterator[None]:
         sizes[id(parent), key] = size
         if total > room:
             raise UserError(
-                f"the config of {name} requests more parameters than the {room} that its weights can contain; use "
+                f"the config of {name} requests more parameters than the {room} that fit in its weights file; use "
                 "config.json and weights of the same network"
                 if room != WITHOUT_WEIGHTS
                 else f"the config of {name} requests more than {room} parameters; reduce its sizes"

@@ -106,7 +106,7 @@ def windowed(
                 logits = in_part(unchanged, drawn, pictures)
             off = float((logits - exact).masked_fill(logits == exact, 0).abs().max())  # infinities may be equal
             if not off <= TOLERANCE * float(exact[exact.isfinite()].abs().max()):
-                raise _UnsuitableError("the logits would not be equal")
+                raise _UnsuitableError("the logits would differ from those of the full computation")
             if unchanged.saved < SAVING * products:
                 raise _UnsuitableError(
                     "the first layers are not convolutions, or windows affect the whole map after a few layers"

@@ -126,7 +126,7 @@ def _members(
         if label_map is not None:
             raise
         if fitting := known_maps.fitting(label_names(rows), model, classes):
-            error = UserError(f"{str(error).partition(';')[0]}; --label-map {fitting} matches some of them")
+            error = UserError(f"{str(error).partition(';')[0]}; --label-map {fitting} matches some of these classes")
         if needed:
             fix = "use --target predicted" if target == "label" and not asking else "leave it out"
             raise UserError(f"{error}; {needed} needs labels, so {fix}") from error

@@ -42,7 +42,7 @@ def _by_gradient(classifier: Classifier, images: Images) -> tuple[str, str, str 
             "no layer contains all evidence (the network has several branches, or processes several views of the image)"
         )
         return "integrated_gradients", why, None
-    return "integrated_gradients", "it has neither feature maps nor attention between patches that can be read", None
+    return "integrated_gradients", "it has no feature maps, and no readable attention between patches", None
 
 
 def _has_gradient(classifier: Classifier, images: Images) -> bool:

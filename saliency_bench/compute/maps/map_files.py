@@ -309,4 +309,6 @@ def _checked(values: np.ndarray, size: Size, where: str) -> np.ndarray:
 
 def _wrong_size(where: object, shape: Sequence[int], size: Size) -> UserError:
     given = " x ".join(map(str, shape)) or "one number"
-    return UserError(f"{where} is {given}, but the prepared frame is {size[0]} x {size[1]}; maps must have that size")
+    return UserError(
+        f"{where} is {given}, but the prepared images are {size[0]} x {size[1]}; maps must have the same size"
+    )

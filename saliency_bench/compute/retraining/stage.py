@@ -139,8 +139,8 @@ def _announce(splits: Splits, cells: list[Cell], tasks: list[Task], done: int, s
     others = f" ({done} others are done)" * bool(done)
     complain(
         f"{metrics}: {len(tasks)} training runs{others} on {len(splits.train.labels)} images for "
-        f"{' or '.join(map(str, epochs))} epochs take about {words.seconds(seconds)}, in addition to the maps of all "
-        "images"
+        f"{' or '.join(map(str, epochs))} epochs take about {words.seconds(seconds)}, in addition to the time for the "
+        "maps of all images"
     )
 
 

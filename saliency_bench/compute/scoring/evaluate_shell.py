@@ -280,7 +280,7 @@ class ExplainerShell(_InstalledShell):
     references: the class (int) of each image, if the metric takes one. Default: the predicted class.
     target: weights (B, K) over the classes, instead of the references.
     groups: groups of classes, for metrics that compare groups.
-    seeds: seed of each image; alternatively, pass image_ids and the seed of a run. Default: 0 to B-1.
+    seeds: one seed per image; alternatively, pass image_ids and the seed of a run. Default: 0 to B-1.
     batch_size: images explained at once. Default: 16."""
     LEFT_OUT = "a flat map"
 
@@ -373,7 +373,8 @@ class CurveShell(_InstalledShell):
     images: (B, 3, H, W) in [0, 1], before the classifier's normalisation, in the order of the maps.
     classifier: a Hub id, a folder, "torchvision:resnet18", or a result of saliency_bench.load_classifier.
     target: weights (B, K) over the classes, instead of the references (which may then be None).
-    seeds: seed of each image, for the reference "noise"; alternatively, pass image_ids and the seed of a run.
+    seeds: one seed per image, used if removed pixels are replaced by noise (option reference="noise"); alternatively,
+        pass image_ids and the seed of a run.
     groups: groups of classes, for metrics that compare groups.
     batch_size: images in one forward pass. Default: 16."""
     LEFT_OUT = "a score that is not a number"

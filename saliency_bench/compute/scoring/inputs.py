@@ -168,7 +168,10 @@ class MetricInputs:
 
     @cached_property
     def peaked(self) -> np.ndarray:
-        """Return whether less than `PEAKED_SHARE` of a non-constant map's pixels exceed half its range, Bool (B,)."""
+        """Return whether less than `PEAKED_SHARE` of a map's values are above the midpoint of its range, Bool (B,).
+
+        Constant maps are not peaked.
+        """
         assert self.maps is not None
         above = normalise(self.maps.cpu().numpy()) > HALF_OF_RANGE
         return (above.mean(axis=(1, 2)) < PEAKED_SHARE) & ~self.flat
@@ -344,7 +347,7 @@ def _part_reasons(metric: Metric, result: ScoredBatch, values: list[Value]) -> l
 
 
 def _goes_by_half_of_range(metric: Metric) -> bool:
-    """Return whether a metric, with its options, scores the region of a map above half of the map's range."""
+    """Return whether a metric, with its options, scores the pixels above the midpoint of the map's range."""
     options = dict(metric.options)
     of_range = any(options.get(key) == value for key, value in OF_RANGE.items())
     return of_range and options.get("threshold") == HALF_OF_RANGE and bool({"maps", "curves"} & set(metric.inputs))

@@ -308,7 +308,7 @@ def per_image(target: Tensor, count: int) -> Tensor:
     if target.ndim == 2 and len(target) == 1:
         return target.expand(count, -1)
     if len(target) != count:
-        raise UserError(f"pass one class, or row of the target, for each of the {count} images; got {len(target)}")
+        raise UserError(f"pass one class, or one row of the target, for each of the {count} images; got {len(target)}")
     return target
 
 

@@ -217,8 +217,8 @@ def _column(name: str, given: Any, images: Images) -> Column:
         pictures = read_images(given)
         check_frame(pictures)
         if pictures.shape != images.shape:
-            shapes = f"{tuple(pictures.shape)}, but the images {tuple(images.shape)}"
-            raise UserError(f"the pictures of {name} have the shape {shapes}; prepare both in the same way")
+            shapes = f"{tuple(pictures.shape)}, but the images have the shape {tuple(images.shape)}"
+            raise UserError(f"the pictures of {name} have the shape {shapes}; prepare them like the images")
         return Column(pictures.to(images.device), [None] * len(images))
     values = list(given)
     return Column(values, [lacks(name) if value is None else None for value in values])

@@ -140,7 +140,9 @@ def index_of(member: str | int, model: list[str] | None, classes: int) -> int:
         index for index, name in enumerate(model or []) if _plain(text) in map(_plain, name.split(","))
     ]
     if len(named) > 1:
-        raise UserError(f"the model has several classes called {text}: {', '.join(map(str, named))}; use the number")
+        raise UserError(
+            f"the model has several classes called {text}: {', '.join(map(str, named))}; use the class number"
+        )
     if named:
         return named[0]
     if text.isdecimal() and len(text) <= DIGITS and int(text) < classes:

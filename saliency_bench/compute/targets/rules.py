@@ -147,7 +147,8 @@ def load_rule(text: str, names: list[str] | None, classes: int, groups: ClassGro
         terms = TargetTerms(members(row["target"]), members(row.get("against")))
         if both := set(terms.plus) & set(terms.minus):
             raise UserError(
-                f"the target file {text} lists class {min(both)} as target and as against for image {row['image_id']}; "
+                f"the target file {text} lists class {min(both)} both as target and as against for image "
+                f"{row['image_id']}; "
                 "remove the class from one of the two columns"
             )
         if by_id.setdefault(row["image_id"], terms) != terms:

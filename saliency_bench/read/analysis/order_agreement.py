@@ -145,7 +145,9 @@ def agreement(runs: Sequence["Run"], answers: str | Path | None = None) -> Findi
         )
     notes = ["1: the metric and people put the explainers in the same order; baselines such as random are included."]
     notes.append(OPEN)
-    notes += [f"Not in the runs: answers about {', '.join(sorted(without))}."] if without else []
+    notes += (
+        [f"People also judged explainers that are not in the runs: {', '.join(sorted(without))}."] if without else []
+    )
     if missing := answered - run_ids:
         notes.append(f"Not in the runs: {len(missing)} of {len(answered)} images with answers, such as {min(missing)}.")
     if len({frozenset(exposures_by_image) for exposures_by_image in answers_read.judgements.values()}) > 1:
@@ -252,7 +254,8 @@ def read_answers(path: Path) -> Answers:
         key = str(row.get(DATASET, "")), str(row["explainer"]), str(row["image_id"]), str(row["person"])
         if (*key, exposure) in seen:
             raise UserError(
-                f"{path}, answer {number}: {key[3]} answered twice about {key[2]} at exposure {exposure:g}; remove one"
+                f"{path}, answer {number}: {key[3]} has already answered for {key[2]} at exposure {exposure:g}; "
+                "remove one of the answers"
             )
         seen.add((*key, exposure))
         first[key] = np.fmin(first.get(key, np.nan), exposure if right else np.nan)

@@ -187,7 +187,7 @@ def clusters_needed(
     """
     if not (wanted and np.isfinite(wanted)):
         raise UserError(
-            "the difference (--difference) must not be 0; give the smallest difference that matters, such as 0.02"
+            "the difference (--difference) must not be 0; set it to the smallest difference that matters, such as 0.02"
         )
     if not 0 < power < 1:
         raise UserError(f"power (--power) must be between 0 and 1; got {power:g}")

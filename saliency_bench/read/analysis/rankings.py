@@ -207,7 +207,7 @@ def sensitivity(runs: Sequence["Run"]) -> Findings:
             rows += sorted(of_metric, key=lambda entry: (entry[4], entry[5]))
     if not rows:
         raise UserError(
-            "no metric has several settings in these runs; add a metric with different options, for example "
+            "no metric was run with more than one setting; add the same metric with different options, for example "
             "--metrics saliency_miou saliency_miou:threshold=0.3"
         )
     header = ("dataset", "model", "metric", "explainer", "setting", "rank", "rank set", "value")

@@ -57,8 +57,8 @@ NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNOREC
 LEVEL = 1 - 2 * TAIL
 MET, UNDECIDED, FAILED = "met", "undecided", "failed"
 FORM = (
-    "write EXPLAINER:METRIC>=NUMBER or <=, for example 'gradcam:saliency_miou>=0.3', or EXPLAINER:METRIC>EXPLAINER or "
-    "<, for example 'gradcam:saliency_miou>random'"
+    "write EXPLAINER:METRIC>=NUMBER or EXPLAINER:METRIC<=NUMBER, for example 'gradcam:saliency_miou>=0.3', or "
+    "EXPLAINER:METRIC>EXPLAINER or EXPLAINER:METRIC<EXPLAINER, for example 'gradcam:saliency_miou>random'"
 )
 MOST = 1e9  # samples; larger numbers are not printed
 POWER = 0.8  # probability with which the smallest reported violation fails the requirement

@@ -19,7 +19,7 @@ def sweep(runs: Sequence["Run"], option: str | None = None) -> Findings:
 
     Args:
         runs: Runs with a metric at several values of an option.
-        option: Name of the option. By default, every option with several values is tabulated.
+        option: Name of the option. By default, every option with more than one value is tabulated.
     """
     rows: list[tuple[Value, ...]] = []
     for run in runs:
@@ -28,7 +28,8 @@ def sweep(runs: Sequence["Run"], option: str | None = None) -> Findings:
     if not rows:
         which = "an option" if option is None else f"the option {option}"
         raise UserError(
-            f"no metric of these runs has several values of {which}; list the metric once for each value, for example "
+            f"no metric in these runs was computed with more than one value of {which}; list the metric once per "
+            "value, for example "
             "--metrics saliency_miou:threshold=0.3 saliency_miou:threshold=0.5 saliency_miou:threshold=0.7"
         )
     notes = [

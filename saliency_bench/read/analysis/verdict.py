@@ -174,7 +174,7 @@ class Verdict:
         return lines + ([f"{few}: {'; '.join(partial)}."] if partial else [])
 
     def _peaked(self) -> list[str]:
-        """Return sentences about explainers with maps that have very few pixels above half of their range.
+        """Return sentences about explainers whose maps have very few values above the midpoint of the range.
 
         The sentences name the metrics that use only these pixels.
         """
@@ -184,8 +184,9 @@ class Verdict:
             if peaked := [cell for cell in cells if cell.marked.get(PEAKED, 0) > cell.n / 2]:
                 names.setdefault(listed(self.metrics[cell.metric_id] for cell in peaked), []).append(self.names[key])
         return [
-            f"{listed(explainers)}: in most samples, less than 1 % of the pixels are above half of the map's range. "
-            f"Only these pixels count for {metrics}, so the scores depend little on where the map points."
+            f"{listed(explainers)}: in most samples, fewer than 1 % of the pixels have values above the midpoint of "
+            f"the map's range. The scores for {metrics} use only these pixels, so they depend little on where the map "
+            "points."
             for metrics, explainers in names.items()
         ]
 
@@ -254,9 +255,9 @@ def _sentence(names: list[str], signs: dict[str, int | None], other: str) -> str
 def many_shapes(explainers: int, samples: float) -> list[str]:
     """Return [warning] if this many explainers and samples increase the error rate, else []."""
     lines = [
-        f"The error rate may reach {percent} % if more than {many} explainers with differently distributed scores "
-        "(rare events and smooth scores) are compared"
-        f"{f' on fewer than {few} independent samples' if few < inf else ''}."
+        f"The error rate may reach {percent} % if more than {many} explainers are compared"
+        f"{f' on fewer than {few} independent samples' if few < inf else ''}, and their scores have different "
+        "distributions (some rare events, some smooth scores)."
         for many, few, percent in MANY_SHAPES
         if explainers > many and samples < few
     ]

@@ -54,11 +54,11 @@ class Analysis:
 
         folder = Path(out)
         if folder.exists() and not folder.is_dir():
-            raise UserError(f"{folder} is not a folder; choose another --out")
+            raise UserError(f"{folder} is not a folder; choose a different --out")
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise UserError(f"cannot write to {folder}: {error.strerror or error}; choose another --out") from error
+            raise UserError(f"cannot write to {folder}: {error.strerror or error}; choose a different --out") from error
         analysis = self.findings.what
         texts = {f"{analysis}.json": json.dumps(self.data, indent=2) + "\n"}
         for table in self.tables:
@@ -80,7 +80,7 @@ def _check_replaced(folder: Path, analysis: str, names: Sequence[str]) -> None:
     """Raise UserError if a file with one of these names was not written by an earlier analysis of this type."""
     present = [name for name in names if os.path.lexists(folder / name)]
     if present and not _is_analysis(folder / f"{analysis}.json", analysis):
-        raise UserError(f"{folder / present[0]} exists and was not written by an analysis; choose another --out")
+        raise UserError(f"{folder / present[0]} exists and was not written by an analysis; choose a different --out")
 
 
 def _is_analysis(path: Path, analysis: str) -> bool:

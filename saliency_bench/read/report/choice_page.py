@@ -187,7 +187,8 @@ def _behind(answer: dict[str, Any]) -> str:
     are = "other is" if len(behind) == 1 else "others are"
     least = "" if min(behind) < SHOWN else f" by at least {min(behind):.2g}"
     if answer["by_sign"]:
-        least = " (worse on more images than better)"
+        each = "it scores" if len(behind) == 1 else "each of them scores"
+        least = f": {each} worse more often than better"
     return f"; {len(behind)} {are} beaten{least}"
 
 

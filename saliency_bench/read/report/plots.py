@@ -539,7 +539,9 @@ def _about_tiles(count: int, images: Sequence[np.ndarray | None]) -> str:
     """Describe how many of `count` samples a gallery shows, and why some tiles show only a map."""
     shown = f"{len(images)} of the {count} found" if len(images) < count else ""
     lacking = any(image is None for image in images)
-    alone = "tiles without a photograph: a run stores only the photographs of its examples" if lacking else ""
+    alone = (
+        "some tiles have no photograph, because a run stores only the photographs of its examples" if lacking else ""
+    )
     return "; ".join(filter(None, [shown, alone]))
 
 

@@ -158,8 +158,9 @@ def check_order(question: RunQuestion, seed: int, rows: Sequence[Mapping]) -> tu
     judged = [row for row in rows if row["correct"] is not None and row["labels"] is None]
     labels = np.array([row["label"] for row in judged], dtype=int)
     if len(judged) < ENOUGH or len(set(labels.tolist())) < 2:
-        text = f"the order cannot be checked on {len(judged)} labelled images of {len(set(labels.tolist()))} classes"
-        return Check(name, "undecided", text, f"at least {ENOUGH} images of several classes are needed"), None
+        kinds = len(set(labels.tolist()))
+        text = f"the order cannot be checked: there are too few labelled images ({len(judged)}) or classes ({kinds})"
+        return Check(name, "undecided", text, f"use at least {ENOUGH} images from at least two classes"), None
     declared = np.array([members[0] if members else NONE for members in question.members])
     predictions = np.array([row["prediction"] for row in judged], dtype=int)
     codes = cluster_codes([row["image_id"] for row in judged], [row["group"] for row in judged])
@@ -168,7 +169,9 @@ def check_order(question: RunQuestion, seed: int, rows: Sequence[Mapping]) -> tu
     if better is None:
         text = "no other order of the classes explains the predictions significantly better"
         if len(judged) < 4 * len(set(labels.tolist())) and (labels.size and _accuracy(judged) < 0.5):
-            text = f"{len(judged)} images of {len(set(labels.tolist()))} classes are too few to detect another order"
+            text = (
+                f"{len(judged)} images of {len(set(labels.tolist()))} classes are too few to detect a different order"
+            )
             return Check(name, "undecided", text, "check more images with --within or --limit"), None
         return Check(name, "ok", text, values={"images": len(judged)}), None
     moved = [f"{names[index]} is logit {better.logits[index]}, not {declared[index]}"

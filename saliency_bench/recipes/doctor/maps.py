@@ -240,7 +240,7 @@ def _fits(fitting: Sequence[Candidate], misfits: Mapping[str, str]) -> Check:
 
 
 def _maps(tried: Sequence[Tried]) -> Check:
-    """Check that maps are finite, not flat, and different for different images."""
+    """Check that maps are finite, are not flat, and differ between images."""
     made = [item for item in tried if item.images]
     skipped = [item.candidate.name for item in tried if not item.images and not item.problem]
     values = {"explainers": [item.as_dict() for item in tried], "no_time": skipped}
@@ -249,8 +249,8 @@ def _maps(tried: Sequence[Tried]) -> Check:
         return Check("maps", "undecided", f"no map was computed{late}", "allow more time with --within", values)
     faulty = [item for item in tried if item.problem]
     if not faulty:
-        text = f"the maps of {len(made)} explainers for {max(item.images for item in made)} images are finite, not flat"
-        return Check("maps", "ok", f"{text}, and different for different images{late}", values=values)
+        text = f"the maps of {len(made)} explainers for {max(item.images for item in made)} images are finite"
+        return Check("maps", "ok", f"{text}, are not flat, and differ between images{late}", values=values)
     listed = "; ".join(f"{item.candidate.name}: {item.problem}" for item in faulty[:4])
     mark: Mark = "wrong" if 2 * len(faulty) >= len(made) else "look"
     fix = "leave out these explainers, or look for saturated or detached parts of the network"

@@ -340,7 +340,7 @@ def _probability(classifier: nn.Module, images: BatchImages, target: Target) -> 
 
 
 def _salient(values: np.ndarray) -> np.ndarray:
-    """Return the pixels of a map (H, W) above half of the map's range, Bool (H, W).
+    """Return which pixels of a map have values above the midpoint of the map's range, Bool (H, W).
 
     The ICLR 2020 submission "On Evaluating Explainability Algorithms" calls this region S.
     """

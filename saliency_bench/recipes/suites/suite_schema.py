@@ -281,10 +281,10 @@ class ViewSpec(Strict):
 
     Attributes:
         kind: `picture`: the image. `mask`: the image inside its mask. `map`: the map. `top`: only the pixels
-            with the highest map values. `rest`: the image without these pixels. `region`: the salient region, above
-            half of the map's range. `pasted`: the image with the region of its partner pasted in, for the pairs of
-            saliency_correctness and saliency_confidence. `inverse`: the image with all but this region of its partner
-            pasted in.
+            with the highest map values. `rest`: the image without these pixels. `region`: the pixels with
+            values above the midpoint of the map's range. `pasted`: the image with the region of its partner pasted in,
+            for the pairs of saliency_correctness and saliency_confidence. `inverse`: the image with all but this region
+            of its partner pasted in.
         reference: Values that replace all other pixels in `top`, `rest` and `region`.
         share: Share of the pixels for `top` and `rest`.
         target: Target of the map, if different from the run's target. `contrast` is the most likely class minus the

@@ -244,7 +244,7 @@ def check_person(name: str) -> str:
             f"got {one_line(ascii(name), 60)}"
         )
     if name.casefold() == CONSENSUS:
-        raise UserError(f"--person {name} is reserved for the consensus mask; use another name")
+        raise UserError(f"--person {name} is reserved for the consensus mask; use a different name")
     return name
 
 
