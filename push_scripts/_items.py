@@ -1,4 +1,4 @@
-"""Describe an explainer, metric or dataset in full: purpose, options, cost and an example."""
+"""Describe an explainer, metric or dataset in detail: purpose, options, cost and an example."""
 
 from collections.abc import Sequence
 from types import ModuleType

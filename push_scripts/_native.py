@@ -1,4 +1,4 @@
-"""Generate the two requests that the owner of a namespace must send before the Hub adds its own leaderboards."""
+"""Generate the two requests that a namespace's owner must send before the Hub shows its own leaderboards."""
 
 from collections.abc import Sequence
 

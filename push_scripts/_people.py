@@ -24,7 +24,7 @@ LINKS = {"--invite": True, "--owner": False, "--reviewer": False}  # {option tha
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of the command."""
+    """Add the arguments that the commands for human studies share."""
     parser.add_argument("what", choices=WHAT, metavar="WHAT", help=", ".join(WHAT))
     parser.add_argument("run", nargs="?", metavar="RUN",
                         help="for serve: folder of a run with --keep-maps, or hub:OWNER/NAME")  # fmt: skip
@@ -77,12 +77,12 @@ def result_arguments(parser: ArgumentParser) -> None:
 
 
 def _count(args: Namespace) -> dict[str, Any]:
-    """Return the keyword arguments of `results` and `export` that select the answers to use."""
+    """Return those keyword arguments of `results` and `export` that select which answers count."""
     return {"people": not args.without_people, "with_failed": args.with_failed, "exclude": args.exclude}
 
 
 def restored(args: Namespace, *, serving: bool = False) -> "Sync | None":
-    """Add the rows in the --sync repository to the store before the store is opened.
+    """Add the rows stored in the --sync repository to the store. This must happen before the store is opened.
 
     Args:
         args: Arguments of the command.
@@ -121,7 +121,7 @@ def run(args: Namespace, kind: str, serve: Callable[[Namespace], None]) -> None:
 
 
 def lease_hours(args: Namespace) -> float:
-    """Return --lease in hours, after checking it and the other options of the page.
+    """Return the value of --lease in hours, after checking it and the other options for the page.
 
     Raises:
         UserError: --lease is not a positive number, or another option of the page is invalid.
@@ -136,7 +136,7 @@ def lease_hours(args: Namespace) -> float:
 
 
 def check_address(args: Namespace) -> None:
-    """Raise UserError if the page cannot be served at the address. This is checked before anything is stored."""
+    """Raise UserError if the page cannot be served at the requested address. Call this before anything is stored."""
     from saliency_bench.spaces.pages.serving import listening_at
 
     listening_at(args.host, args.port).close()
@@ -175,7 +175,7 @@ def introduction(args: Namespace) -> "Introduction":
 
 
 def completion(args: Namespace) -> dict[str, str] | None:
-    """Return the link and the code for people who finish, or None."""
+    """Return the link and the code that people get when they finish, or None."""
     given = {"url": args.completion_url, "code": args.completion_code}
     return {name: text for name, text in given.items() if text} or None
 
@@ -248,7 +248,7 @@ def export(kind: str, args: Namespace) -> None:
 
 
 def table(kind: str, args: Namespace) -> None:
-    """Write the table of payments or of link parameters of a study to --out."""
+    """Write a study's table of payments or of link parameters to --out."""
     if not args.out:
         raise UserError(f"`{args.what}` needs --out, a .csv or .parquet file")
     study = _study(kind, args)
@@ -258,7 +258,7 @@ def table(kind: str, args: Namespace) -> None:
 
 
 def write_table(study: "Study", kind: str, path: Path, checks: dict[str, list[bool]], args: Namespace) -> None:
-    """Write the table of payments or of link parameters of a study.
+    """Write a study's table of payments or of link parameters.
 
     Args:
         study: Study of any protocol.
@@ -279,7 +279,7 @@ def write_table(study: "Study", kind: str, path: Path, checks: dict[str, list[bo
 
 
 def erase(args: Namespace) -> None:
-    """Write a copy of the store to --out, leaving out the people listed in --exclude."""
+    """Write a copy of the store to --out that leaves out the people listed in --exclude."""
     from saliency_bench.studies.answer_rows import copy_without
     from saliency_bench.studies.answer_store import Store
 

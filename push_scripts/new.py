@@ -85,7 +85,7 @@ def new(kind: str, name: str, folder: Path, asks: str = "masks") -> list[Path]:
         kind: "explainer", "metric", "dataset" or "command".
         name: Name of the item.
         folder: Folder inside a checkout.
-        asks: Input of a metric: "masks", "maps", "curves" or "explain".
+        asks: For a metric, the input that its function needs: "masks", "maps", "curves" or "explain".
 
     Raises:
         UserError: The name is invalid or already used, or the folder is outside a checkout.

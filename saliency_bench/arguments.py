@@ -1,4 +1,4 @@
-"""Command-line parsing with argparse, one-line errors and suggestions for unknown options."""
+"""Command-line parsing based on argparse, with one-line errors and suggestions for unknown options."""
 
 import argparse
 import re
@@ -66,7 +66,10 @@ def parse(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespac
 
 
 def _check_options(parser: argparse.ArgumentParser, options: Iterable[str], argv: list[str]) -> None:
-    """Raise UserError for an unknown option, with a suggestion, before argparse reports a missing option."""
+    """Raise UserError for an unknown option, with a suggestion.
+
+    This check runs before argparse reports missing options.
+    """
     if any(action.nargs == argparse.REMAINDER for action in parser._actions):
         return  # the options belong to another parser
     before_dashes = argv[: argv.index("--")] if "--" in argv else argv

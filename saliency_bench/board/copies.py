@@ -1,4 +1,4 @@
-"""Find equal scores in two submissions: they indicate repeated rows, or maps that were copied and renamed."""
+"""Find equal scores in two submissions. They indicate repeated rows, or maps that were copied and renamed."""
 
 from collections.abc import Iterable
 
@@ -27,7 +27,7 @@ def agree(first: ScoredCell, second: ScoredCell) -> bool:
 
 
 def other_names(method: ScoredCell, others: Iterable[ScoredCell]) -> list[str]:
-    """Return "NAME by SUBMITTER" for each method with a different name and exactly the same scores.
+    """Return "NAME by SUBMITTER" for each method that has a different name but exactly the same scores.
 
     Explainers of the package are not compared. Constant scores are not compared either, because different methods can
     have the same constant score.
@@ -52,7 +52,7 @@ def other_names(method: ScoredCell, others: Iterable[ScoredCell]) -> list[str]:
 
 
 def notes(submission: CheckedSubmission, published: Iterable[CheckedSubmission]) -> list[str]:
-    """Return messages about cells whose scores already occur in `published` submissions for this dataset and model."""
+    """Return messages about cells whose scores already occur in one of the `published` submissions."""
     published = list(published)
     lines = []
     for other in published:

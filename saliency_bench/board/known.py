@@ -50,7 +50,7 @@ class KnownDataset(StrictModel):
 
 
 class KnownModel(StrictModel):
-    """The name of a network and its repository on the Hub."""
+    """A network's name and its repository on the Hub."""
 
     format: Literal[1] = 1
     id: Text
@@ -153,7 +153,7 @@ class Known:
 
     @classmethod
     def read(cls, root: Path) -> tuple["Known", list[str]]:
-        """Read the files in a folder, and return (content, a message for each invalid file).
+        """Read the files in a folder, and return (the facts, a message for each invalid file).
 
         Invalid files are skipped.
         """
@@ -193,9 +193,9 @@ def write_known(root: Path, item: KnownDataset | KnownModel | Status) -> Path:
 
 
 def content_of(folder: Path) -> str:
-    """Return the full hash (256 bits) of the files of a submission, which makes collisions infeasible.
+    """Return the full hash (256 bits) of a submission's files. Its length makes collisions infeasible.
 
-    Maps are not read, because the result contains their hashes.
+    Map files are not read, because the result contains their hashes.
 
     Raises:
         OSError: A file cannot be read.

@@ -1,6 +1,7 @@
 """Review the pull request of a submission: check its author, the changed files, and the added submissions.
 
-No content of a pull request is executed. Only files of submissions are downloaded, after checking their sizes.
+Nothing in a pull request is executed. Only submission files are downloaded, and only after their sizes have been
+checked.
 """
 
 from dataclasses import dataclass, field
@@ -77,8 +78,8 @@ class ReviewVerdict:
 def review(repo: str, number: int, api: HfApi | None = None) -> ReviewVerdict:
     """Review a pull request to a results repository.
 
-    A pull request may be merged if its author is the submitter, it adds only files of submissions, and each submission
-    is valid.
+    A pull request may be merged if its author is the submitter, it adds only submission files, and each submission is
+    valid.
 
     Raises:
         UserError: There is no open pull request with this number, or the Hub cannot be reached.
@@ -97,13 +98,13 @@ def review(repo: str, number: int, api: HfApi | None = None) -> ReviewVerdict:
 
 
 def review_folder(board: Path) -> list[tuple[str, list[str]]]:
-    """Check the submissions of a board in a local folder, and write its index.
+    """Check all submissions of a local board, and write the board's index.
 
     Returns:
         [(folder of the submission, problems)], sorted by folder.
 
     Raises:
-        UserError: The folder contains no submissions, or files of the board's owner are invalid.
+        UserError: The folder contains no submissions, or files written by the board's owner are invalid.
     """
     _, problems = Known.read(board)
     if problems:
@@ -189,7 +190,7 @@ def _blob(files: dict[str, RepoFile], path: str) -> str | None:
 
 
 def _pulled(api: HfApi, repo: str, number: int) -> _Pull:
-    """Return the files of a pull request. Raise UserError unless it consists of commits on top of main."""
+    """Return the files of a pull request. Raise UserError if it does not consist of commits on top of main."""
     history, main = (
         [entry.commit_id for entry in api.list_repo_commits(repo, repo_type="dataset", revision=revision)]
         for revision in (f"refs/pr/{number}", "main")
@@ -208,7 +209,7 @@ def _files(api: HfApi, repo: str, revision: str) -> dict[str, RepoFile]:
 
 
 def _touched(pull: _Pull) -> tuple[list[str], list[str]]:
-    """Return (folders of added submissions, a message for each change that is not allowed)."""
+    """Return (folders of the added submissions, a message for each change that is not allowed)."""
     before, after = pull.before, pull.after
     problems = [f"it deletes {path}" for path in sorted(before.keys() - after.keys())]
     changed = (path for path in sorted(before.keys() & after.keys()) if _blob(before, path) != _blob(after, path))
@@ -253,7 +254,7 @@ def _verdict(repo: str, pull: DiscussionWithDetails, files: _Pull, folders: list
 
 
 def _other_maps(result: Result, files: dict[str, RepoFile]) -> list[str]:
-    """Return a message for each map file that contradicts the result, without downloading map files."""
+    """Return a message for each map file that contradicts the result. The map files are not downloaded for this."""
     stated = {f"{result.folder}/{name}": digest for name, digest in stated_names(result.maps).items()}
     added = {
         path: file for path, file in files.items()
@@ -270,7 +271,11 @@ def _other_maps(result: Result, files: dict[str, RepoFile]) -> list[str]:
 
 
 def _notes(submission: CheckedSubmission, owners: Known, repo: str, api: HfApi) -> list[str]:
-    """Return notes on cells that contradict the board or are already on it, and on data that cannot be compared."""
+    """Return notes for the reviewer.
+
+    They list cells that contradict the board or are already on it, and data that cannot be compared with the
+    board's.
+    """
     setting = submission.result.setting
     lines = []
     if (setting.fingerprint, setting.split) not in owners.datasets:

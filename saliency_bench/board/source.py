@@ -1,4 +1,4 @@
-"""Read results from a folder or from a repository on the Hub, downloading only the necessary files."""
+"""Read results from a folder or from a repository on the Hub. Only the necessary files are downloaded."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -25,7 +25,7 @@ MOST_FETCHED = 200_000_000  # maximum size in bytes of a submission's maps that 
 
 @contextmanager
 def asking(repo: str) -> Iterator[None]:
-    """Convert Hub and connection errors into a UserError that names the fix, and hide progress bars."""
+    """Hide progress bars, and convert errors of the Hub or of the connection into a UserError that names the fix."""
     try:
         with client.no_bars():
             yield
@@ -43,9 +43,9 @@ class BoardSource:
     """A folder of results (a path) or a repository on the Hub (a string).
 
     Args:
-        location: The path, or NAMESPACE/results.
+        location: Path of the folder, or "NAMESPACE/results".
         revision: Revision of the repository.
-        api: API of the account used for reading, by default the account that is logged in.
+        api: `HfApi` client for the account that reads. Defaults to the logged-in account.
     """
 
     def __init__(self, location: str | Path, revision: str | None = None, api: HfApi | None = None):
@@ -76,7 +76,7 @@ class BoardSource:
         return Known.read(self.root([f"{folder}/*.json" for folder in FOLDERS], revision))
 
     def folders(self, group: str = "*/*") -> tuple[Path, list[str]]:
-        """Return (root, folders of submissions that match `group`/*), downloading the files if necessary."""
+        """Return (root, folders of the submissions that match `group`/*). The files are downloaded if necessary."""
         root = self.root([*(f"{group}/*/{name}" for name in (RESULT, RECORDS)), SCHEMA])
         return root, sorted(path.parent.relative_to(root).as_posix() for path in root.glob(f"{group}/*/{RESULT}"))
 

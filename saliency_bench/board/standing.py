@@ -1,8 +1,8 @@
 """Ranks on a board: comparable rows of all submissions, ranked with the test of `read.statistics.ranking`.
 
 Rows are comparable ("for the same question") if everything that determines their scores, except the explainer, is the
-same: dataset, model, target, seed and metric. Official ranks compare rows whose explainers the board has run. The rank
-"if true" of another row is the rank among the official rows, assuming that the scores in all rows of its submitter are
+same: dataset, model, target, seed and metric. Official ranks compare rows whose explainers the board has run. Any other
+row has a rank "if true": its rank among the official rows, assuming that the scores in all rows of its submitter are
 true. Other submitters' rows change neither rank unless the board has run their explainers.
 """
 
@@ -41,7 +41,7 @@ class ScoredCell:
 
 @dataclass(frozen=True)
 class BoardEntry(ScoredCell):
-    """A row of a board before it is ranked.
+    """A row of a board that has not been ranked yet.
 
     Attributes:
         row: The row without ranks.
@@ -70,12 +70,12 @@ class BoardRank:
 
     Attributes:
         rank: Official rank, or None.
-        if_true: Rank assuming that the scores of the submitter are true, or None for official rows.
+        if_true: Rank if the scores of the submitter are assumed to be true. None for official rows.
         why: Reason why there is no official rank, or "".
         best: Whether the row may be the best: its range of official ranks starts at 1, it beats every baseline with an
             official rank, and nearly all of its samples are scored.
         beats: Baselines that the row beats in the test that determines the rank.
-        not_beaten: Other baselines that the row was tested against.
+        not_beaten: Baselines that the row was tested against but does not beat.
     """
 
     rank: RankSet
@@ -89,7 +89,7 @@ class BoardRank:
 def question_of(cell: CellKey, ids: CellIds) -> str:
     """Return a hash of everything that determines a row's scores, except the explainer.
 
-    Comparable rows have the same hash.
+    Rows are comparable if they have the same hash.
     """
     metric = known_metric(cell)
     if metric is None:
@@ -145,7 +145,7 @@ def hidden_places(entries: Sequence[BoardEntry]) -> dict[str, BoardRank]:
 
 
 def _sign(row: Row, other: Row) -> int:
-    """Return 1 if a row's whole interval is better than another row's interval, -1 if worse, else 0."""
+    """Return 1 if a row's entire interval is better than another row's interval, -1 if it is worse, else 0."""
     if row.low is None or row.high is None or other.low is None or other.high is None:
         return 0
     sign = int(row.low > other.high) - int(row.high < other.low)
@@ -153,7 +153,7 @@ def _sign(row: Row, other: Row) -> int:
 
 
 def _against(signs: Signs, baselines: Mapping[str, str]) -> Callable[[BoardEntry], Sides]:
-    """Return a function from a row to (baselines that the row beats, tested baselines that it does not beat)."""
+    """Return a function that maps a row to (baselines that it beats, other baselines that it was tested against)."""
     sides: dict[str, dict[bool, set[str]]] = {}
     for (first, second), sign in signs.items():
         for key, other, own_sign in ((first, second, sign), (second, first, -sign)):

@@ -13,7 +13,7 @@ from saliency_bench import registry
 from saliency_bench.errors import UserError
 
 OWN = "saliency_miou"  # a metric of this package; its folder is next to the folder of the Space
-DECLARED = "Declared in score.py."  # docstring of a main script
+DECLARED = "Wrapper for `evaluate`. The metric itself is declared in score.py."  # docstring of a main script
 
 
 def metric_files(name: str) -> dict[str, str]:
