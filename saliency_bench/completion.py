@@ -1,4 +1,4 @@
-"""Tab completion of commands, options and names with argcomplete. Only the typed command is imported."""
+"""Tab completion of commands, options and names with argcomplete. Only the command that was typed is imported."""
 
 import argparse
 import os
@@ -53,7 +53,7 @@ def typed_parser(command: str, words: list[str]) -> argparse.ArgumentParser:
 
 
 def _by_first_word(module: ModuleType, words: list[str]) -> argparse.ArgumentParser:
-    """Return the parser of a command with options that depend on its first argument, the name of an `INNER` item."""
+    """Return the parser of a command whose options depend on its first argument, the name of an `INNER` item."""
     parser = Parser(prog=PROGRAM)
     names = parser.add_subparsers(metavar="NAME")
     for name, path in registry.files(module.INNER).items():
@@ -85,7 +85,7 @@ def _completer(action: argparse.Action) -> Completer | None:
 
 
 def _with_options(kind: str, prefix: str = "", **_: Any) -> list[str]:
-    """Return the names of explainers or metrics or, after "NAME:", the options of this item."""
+    """Return the names of explainers or metrics. After "NAME:", return the options of this item."""
     name, colon, options = prefix.partition(":")
     if not colon or name not in registry.files(kind):
         return registry.names(kind)
@@ -95,7 +95,6 @@ def _with_options(kind: str, prefix: str = "", **_: Any) -> list[str]:
 
 
 def _items() -> list[str]:
-    """Return the names of explainers, metrics and datasets."""
     return [name for kind in ("explainers", "metrics", "hub_builders") for name in registry.names(kind)]
 
 

@@ -131,7 +131,7 @@ def code_hash() -> str:
 
 
 def cached_places(entries: Sequence[BoardEntry], seed: int) -> dict[str, BoardRank]:
-    """Return the ranks from `standing.places`. They are cached until rows, submitters, files or the code change."""
+    """Return the ranks from `standing.places`. They are cached until the rows, submitters, files or code change."""
     about = sorted((entry.key, entry.content, entry.official, entry.submitter) for entry in entries)
     name = sha256(json.dumps([about, seed]).encode()).hexdigest()
     path = _folder() / f"{name}-{code_hash()[:16]}.json"

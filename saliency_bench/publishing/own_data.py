@@ -1,4 +1,7 @@
-"""Record where the user's own data were published, so that no repository shows masks that another repository hides."""
+"""Record where the user's own data were published.
+
+The record prevents a repository from showing masks that another hides.
+"""
 
 from pathlib import Path
 
@@ -42,13 +45,13 @@ def check_published_alike(folder: Path, repo: str, hide: str | None) -> None:
 def note_published(folder: Path, repo: str, hide: str | None) -> None:
     """Record in a folder that this repository was published from it.
 
-    The arguments are documented in `check_published_alike`.
+    The arguments are those of `check_published_alike`.
     """
     write_json(folder / PUBLISHED, _published(folder) | {repo: hide})
 
 
 def _published(folder: Path) -> dict[str, str | None]:
-    """Return {repository: split whose masks it hides, or None} for the repositories published from a folder."""
+    """Return {repository: split whose masks it hides, or None} for all repositories published from a folder."""
     path = folder / PUBLISHED
     content = read_json(path) if path.is_file() else {}
     if not isinstance(content, dict):

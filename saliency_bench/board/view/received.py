@@ -1,4 +1,4 @@
-"""Unpack an uploaded, untrusted run: a zip of the run's folder.
+"""Unpack an uploaded, untrusted run, which is a zip of the run's folder.
 
 Only a few files are written, with size limits. Names in the archive are never used as paths: files are written under
 fixed names into a new folder. The files are then checked by `source.read_folder`, as in `saliency-bench review`.
@@ -60,7 +60,7 @@ def unfold(archive: Path, folder: Path, with_maps: bool = False) -> Path:
 
 
 def _unfold(archive: str, folder: str, with_maps: bool) -> bytes:
-    """Unpack a run. Called in a child process by `bounded`."""
+    """Unpack a run. `bounded` calls this in a child process."""
     try:
         with ZipFile(archive) as packed:
             place, entries = _entries(packed)
@@ -80,7 +80,7 @@ def _unfold(archive: str, folder: str, with_maps: bool) -> bytes:
 
 
 def _unfold_maps(packed: ZipFile, place: str, folder: Path) -> None:
-    """Unpack a run's maps from the folder `place` of a zip into the new folder `folder`, and check them."""
+    """Unpack a run's maps and check them. They are in the folder `place` of a zip, and `folder` is a new folder."""
     inside = f"{place}/{PUBLISHED}".lstrip("/")
     named = [(entry, *entry.filename.rpartition("/")[::2]) for entry in packed.infolist()]
     entries = [(entry, name) for entry, above, name in named if above == inside and SHARD.fullmatch(name)]
@@ -121,7 +121,7 @@ def _entries(packed: ZipFile) -> tuple[str, dict[str, ZipInfo]]:
 
 
 def _content(packed: ZipFile, entry: ZipInfo, most: int) -> bytes:
-    """Return the content of an entry. Raise UserError if it is larger than `most` bytes, whatever the zip states."""
+    """Return the content of an entry. Raise UserError if it exceeds `most` bytes, whatever size the zip states."""
     name = Path(entry.filename).name
     if entry.flag_bits & 1:
         raise UserError(f"{name} is encrypted; zip the folder without a password")
@@ -136,7 +136,7 @@ def _content(packed: ZipFile, entry: ZipInfo, most: int) -> bytes:
 def proposal(
     run: Path, repo: str, api: HfApi, owners: Known, note: str = "", link: str = "", with_maps: bool = False
 ) -> SubmissionPlan:
-    """Plan the submission of an unpacked run to a board, and check it as in a review.
+    """Plan the submission of an unpacked run to a board, and check the submission as in a review.
 
     Raises:
         UserError: The submission is invalid, or the Hub rejects it.
@@ -161,7 +161,7 @@ def proposal(
 
 @dataclass
 class Limits:
-    """Limits on uploads and pull requests by an account within 24 hours.
+    """Limits on the uploads and pull requests of one account within 24 hours.
 
     Uploads are counted in this object. Pull requests are counted on the Hub.
 
@@ -178,7 +178,7 @@ class Limits:
     _lock: Lock = field(default_factory=Lock)
 
     def count(self, account: str) -> None:
-        """Count an upload. Raise UserError if the limit is exceeded."""
+        """Count an upload. Raise UserError if the account has reached its limit."""
         now = self.clock()
         with self._lock:
             for name in [name for name, times in self._seen.items() if times[-1] < now - DAY]:

@@ -1,4 +1,4 @@
-"""The candidates of `choose`: every suitable explainer with a few settings each, and their costs."""
+"""The candidates of `choose`: every suitable explainer, each with a few settings, and their costs."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Candidate:
     """An explainer with its options and its cost per image.
 
     Attributes:
-        name: Name as used in a run.
+        name: Name that a run uses for the explainer.
         explainer: Explainer with bound options.
         passes: Forward passes per map. 0 for explainers that need no passes, and for user-defined functions, whose
             cost is unknown.
@@ -61,7 +61,7 @@ def candidates(classifier: Classifier, images: Images, target: Target) -> tuple[
 
 
 def candidate_of(explainer: Explainer, images: Images) -> Candidate:
-    """Return a candidate with this explainer and its cost for images of this size."""
+    """Create a candidate from an explainer. Its cost is that for images of this size."""
     height, width = images.shape[2:]
     passes = explainer.declaration.passes_of(dict(explainer.options), height, width)
     return Candidate(str(explainer), explainer, passes)
@@ -85,12 +85,15 @@ def costs(
 
 
 def seconds_per_pass(classifier: Classifier, images: Images) -> float:
-    """Time several forward passes of these images (B, 3, H, W) and return the seconds per image of the fastest pass."""
+    """Time several forward passes of these images (B, 3, H, W). Return the seconds per image for the fastest pass."""
     return seconds_per_image(lambda: forward_pass(classifier, images), len(images))
 
 
 def _settings(name: str, classifier: Classifier, images: Images) -> Iterator[str]:
-    """Yield an explainer with other published settings: a cheaper one, a different baseline, or an earlier layer."""
+    """Yield names of an explainer with other published settings.
+
+    They are cheaper, or use a different baseline or an earlier layer.
+    """
     function = as_explainer(name).function
     kinds = get_type_hints(function)
     for option, default in options.defaults(function).items():
