@@ -1,4 +1,4 @@
-"""Agreement between people who marked an image, and their consensus mask.
+"""Compute the agreement between people who marked an image, and their consensus mask.
 
 The measures are defined for images with masks from at least two people. A and B are the masks of a pair (bool, H x W).
 
@@ -9,7 +9,7 @@ The measures are defined for images with masks from at least two people. A and B
     alpha   Krippendorff's alpha for nominal data, over all people at once; each pixel is a unit
 
 If both masks are empty (or both full), all four measures are 1 by definition. If only one mask is empty, IoU and Dice
-are 0. The value of an image is the mean over its pairs. The value of a study is the mean over images, with an interval
+are 0. For an image, the value is the mean over its pairs. For a study, it is the mean over images, with an interval
 from `saliency_bench.read.statistics.intervals` that treats images as independent.
 """
 
@@ -30,7 +30,7 @@ LIMITS = {"IoU": (0.0, 1.0), "Dice": (0.0, 1.0), "Cohen's kappa": (-1.0, 1.0), "
 
 
 def votes(masks: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the number of masks (bool, H x W) that mark each pixel, uint16 (H, W).
+    """For each pixel, return the number of masks (bool, H x W) that mark it, uint16 (H, W).
 
     Raises:
         UserError: The masks have different sizes.
@@ -103,10 +103,10 @@ def cohens_kappa(first: np.ndarray, second: np.ndarray) -> float:
 def krippendorffs_alpha(masks: Sequence[np.ndarray]) -> float:
     """Return Krippendorff's alpha of at least two masks, or 1 if all masks are empty or all are full.
 
-    Let N be the number of pixels times the number n of people. If k people mark a pixel, 1 - alpha is the sum of k (n -
-    k) / (n - 1) over all pixels, times (N - 1), divided by the product of the numbers of ones and zeros. The sum is
-    computed from the number of pixels with each k. The package krippendorff computes the same value but needs 6 s and
-    1.8 GB for an image of 12 megapixels.
+    Let n be the number of people, and N the number of pixels times n. If k people mark a pixel, 1 - alpha is the sum of
+    k (n - k) / (n - 1) over all pixels, times (N - 1), divided by the product of the numbers of ones and zeros. The sum
+    is computed from the number of pixels with each k. The package krippendorff computes the same value but needs 6 s
+    and 1.8 GB for an image of 12 megapixels.
     """
     people, marked = len(masks), votes(masks)
     pixels = [int(np.count_nonzero(marked == k)) for k in range(people + 1)]

@@ -28,7 +28,10 @@ def revised(study: Study) -> Study:
 
 
 def protocol(study: Study) -> list[dict[str, Any]]:
-    """Return time, people per image and number of images for each revision, starting with the original study."""
+    """Return the time, the people per image and the number of images for each revision.
+
+    The first is the original study.
+    """
     with study.store.reading() as connection:
         made = connection.scalars(select(studies.c.configuration).where(studies.c.id == study.id)).one()
     rows = [
@@ -49,7 +52,7 @@ def grow(study: Study, images: StudyImages, fingerprint: str, settings: dict[str
 
     Args:
         study: The current study.
-        images: Images of the new dataset, which must include all images that were ever assigned.
+        images: Images in the new dataset. They must include all images that were ever assigned.
         fingerprint: Fingerprint of the new dataset.
         settings: New settings. No value may be smaller than the current value.
 

@@ -1,8 +1,9 @@
-"""Actions of the owner of a running study: pause, close or reopen the study, exclude or readmit a person.
+"""Actions of the owner of a running study: pause, close or reopen the study, and exclude or readmit a person.
 
 Each action is an event. The last action applies, and the store contains all actions with their times. A closed study
-accepts answers to assigned images, but does not assign new images. Excluded people do not get new images either. Their
-answers are kept, results are reported with and without them, and their images are assigned to other people.
+accepts answers about images that are already assigned, but does not assign new images. Excluded people do not get new
+images either. Their answers are kept, results are reported with and without these answers, and their images are
+assigned to other people.
 """
 
 from typing import Any
@@ -57,7 +58,10 @@ def excluded(study: Study) -> dict[str, str]:
 
 
 def stopped(study: Study, person: str) -> dict[str, Any] | None:
-    """Return the page's data, with the reason as "stopped", for a person who gets no new images, otherwise None."""
+    """Return the page data for a person who gets no new images, with the reason as "stopped".
+
+    Return None for other people.
+    """
     why = "excluded" if person in excluded(study) else status(study)
     if why == "open":
         return None

@@ -1,4 +1,4 @@
-"""Helpers for the results of studies on the maps of a run: clusters, anonymous numbers, and table files."""
+"""Helpers for the results of studies on a run's maps: clusters, numbers in place of names, and table files."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,7 +26,7 @@ def numbered(rows: Sequence[tuple]) -> list[tuple]:
 
 
 def write_rows(path: Path, header: Sequence[str], rows: Sequence[tuple]) -> int:
-    """Write a table about people as CSV or Parquet, readable only by the owner, and return the number of rows.
+    """Write a table about people as CSV or Parquet. Only the owner of the file can read it. Return the number of rows.
 
     Raises:
         UserError: The suffix is not supported.

@@ -1,9 +1,9 @@
-"""Test whether another assignment of logits to classes explains the predictions better than the declared one.
+"""Test whether a different assignment of logits to classes explains the predictions better than the declared one.
 
 An assignment with free parameters is fitted on one half of the images and evaluated on the other half, and vice versa,
-so that fitting is no advantage. The assignment must be better than the declared assignment. It must also be better than
-always predicting the most common class. For a network with constant predictions, an assignment could otherwise seem
-better by mapping the predicted logit to the most common class.
+so that fitting gives it no advantage. The assignment must be better than the declared assignment. It must also be
+better than always predicting the most common class. For a network with constant predictions, an assignment could
+otherwise seem better by mapping the predicted logit to the most common class.
 """
 
 from collections import Counter
