@@ -46,7 +46,7 @@ Sides = Callable[[ClassGroups, int, np.ndarray], TargetTerms | None]
 
 
 def question_of(sides: Sides) -> Callable[[dict, np.ndarray, ClassGroups], list[tuple[TargetTerms, ...]]]:
-    """Return the `question` function for a metric's declaration; see `saliency_bench.declarations`."""
+    """Return the function to declare as the `question` of a metric; see `saliency_bench.declarations`."""
 
     def question(options: dict, probabilities: np.ndarray, groups: ClassGroups) -> list[tuple[TargetTerms, ...]]:
         """Return the targets of each sample, or () for a sample without a target."""
@@ -68,8 +68,8 @@ def scores(
 ) -> np.ndarray:
     """Return the area under the curve of each sample, divided by 0.8, float64 (B,).
 
-    The score is NaN for a sample without a target or without probabilities. With `published`, the area is not divided
-    and the number of pixels is rounded down, as in the authors' code.
+    The score is NaN for a sample without a target or without probabilities. If `published` is true, the area is not
+    divided, and the number of pixels is rounded down, as in the authors' code.
     """
     activation = activation_of(classifier)
     whole, broken = probabilities(logits.double(), activation).cpu().numpy(), no_probabilities(logits, activation)
@@ -93,5 +93,5 @@ def scores(
 
 
 def higher_is_better(options: dict[str, object]) -> bool:
-    """Return whether higher is better. With `published`, the sign is reversed as in the authors' code."""
+    """Return whether higher is better. If `published` is true, the sign is reversed, as in the authors' code."""
     return not options["published"]

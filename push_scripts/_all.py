@@ -23,8 +23,8 @@ def publications(root: Path, namespace: str, workspace: Path, license: str | Non
     """Yield all publications. Datasets come before the models that link to them.
 
     Args:
-        root: Folder with built datasets, trained models and runs of these models, at any depth. The scores of a run are
-            added to the card of its model.
+        root: Folder that contains, at any depth, built datasets, trained models and runs of these models. The scores of
+            a run are added to the card of its model.
         namespace: Namespace on the Hub.
         workspace: Empty folder for temporary files.
         license: Licence of the models' weights.
@@ -42,7 +42,7 @@ def publications(root: Path, namespace: str, workspace: Path, license: str | Non
 
 
 def datasets(root: Path, namespace: str, workspace: Path, takes: Takes = everything) -> Iterator:
-    """Yield the publications of the built datasets below a folder. Raise UserError if there are none."""
+    """Yield a publication for each built dataset below a folder. Raise UserError if there are none."""
     from saliency_bench.publishing.datasets import dataset_publication
 
     named = built(root)
@@ -116,7 +116,7 @@ def left_out(root: Path, namespace: str) -> list[str]:
 
 
 def models(root: Path, namespace: str, license: str | None = None, takes: Takes = everything) -> Iterator:
-    """Yield the publications of the trained models below a folder, with the scores of their runs."""
+    """Yield a publication for each trained model below a folder, with the scores of its runs."""
     from saliency_bench.publishing.models import model_publication
 
     for folder in trained(root):
@@ -125,7 +125,7 @@ def models(root: Path, namespace: str, license: str | None = None, takes: Takes 
 
 
 def metrics(namespace: str, takes: Takes = everything) -> Iterator:
-    """Yield the publications of this package's metrics, but not of metrics from other packages."""
+    """Yield a publication for each metric of this package, but not for metrics from other packages."""
     from saliency_bench.bound_metric import list_metrics
     from saliency_bench.publishing.metrics import metric_publication
 
@@ -135,7 +135,7 @@ def metrics(namespace: str, takes: Takes = everything) -> Iterator:
 
 
 def apps(namespace: str, takes: Takes = everything) -> Iterator:
-    """Yield the publications of the apps, except the pages of studies."""
+    """Yield a publication for each app, except for the pages of studies."""
     from saliency_bench.publishing.spaces import list_spaces, space_publication
 
     for name in filter(takes, list_spaces(studies=False)):

@@ -57,7 +57,7 @@ class DatasetModel:
         return self.report["redistribute_images"]
 
     def published_as(self, namespace: str) -> str:
-        """Return where to load the dataset from: its repository, or its folder if the images are not published."""
+        """Return where to load the dataset from: its repository, or its folder if its images are not published."""
         return f"hub:{namespace}/{self.name}" if self.has_images else str(self.dataset)
 
     def run_folder(self, root: Path) -> Path:
@@ -69,7 +69,7 @@ class DatasetModel:
 
 
 def pairs(root: Path) -> list[DatasetModel]:
-    """Return the datasets below a folder, each with a classifier trained on it, preferably resnet-18-DATASET."""
+    """Return the datasets below a folder, each with a classifier trained on it (preferably resnet-18-DATASET)."""
     from saliency_bench.compute.classifiers.loading import load_classifier
     from saliency_bench.publishing.headline import shown_split
 
@@ -134,7 +134,7 @@ def scored(pair: DatasetModel, namespace: str, root: Path, settings: Mapping[str
 
 
 def let_in(run: Path, namespace: str, api: HfApi, say: Callable[[str], object]) -> None:
-    """Submit, review and merge those cells of a run that are missing from the board.
+    """Submit, review and merge the cells of a run that are not on the board yet.
 
     Raises:
         UserError: The review rejects the submission.
@@ -153,7 +153,10 @@ def let_in(run: Path, namespace: str, api: HfApi, say: Callable[[str], object]) 
 
 
 def recompute(pair: DatasetModel, namespace: str, device: str | None, api: HfApi, say: Callable[[str], object]) -> None:
-    """Recompute the owner's submissions for a pair that have no status. Raise UserError if one is rejected."""
+    """Recompute the owner's submissions for a pair that have no status yet.
+
+    Raise UserError if one of them is rejected.
+    """
     from saliency_bench.board.recompute import vouch
     from saliency_bench.hub.client import account
 

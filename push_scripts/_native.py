@@ -13,7 +13,7 @@ ENTRY = """\
 
 
 def requests(namespace: str, datasets: Sequence[str]) -> str:
-    """Return the text of the two requests, ready to send.
+    """Return the text of both requests, ready to send.
 
     Args:
         namespace: Namespace on the Hub.

@@ -47,7 +47,7 @@ def store_arguments(parser: ArgumentParser) -> None:
 
 
 def page_arguments(group: Any) -> None:
-    """Add the options that the pages of all studies have."""
+    """Add the options that concern the page and that all studies share."""
     group.add_argument("--host", default="127.0.0.1", metavar="HOST",
                        help="address of the page; 0.0.0.0 makes it reachable from other machines (default: 127.0.0.1)",
                        )  # fmt: skip
@@ -98,11 +98,11 @@ def restored(args: Namespace, *, serving: bool = False) -> "Sync | None":
 
 
 def run(args: Namespace, kind: str, serve: Callable[[Namespace], None]) -> None:
-    """Run the command with these arguments.
+    """Run the command with the subcommand that its arguments select.
 
     Args:
         args: Arguments of the command.
-        kind: Type of the study: the name of a folder in `saliency_bench.studies`.
+        kind: Type of the study, which is the name of a folder in `saliency_bench.studies`.
         serve: Function that serves the page.
     """
     if args.what == "serve" and not args.run:
@@ -190,7 +190,7 @@ def serve(
         args: Arguments of the command.
         sync: Object that copies the store to the Hub, or None.
         study: Study to which people are invited.
-        name: Label of the printed URL.
+        name: Label printed in front of the URL.
         reviewer: Whether to print the link for a new reviewer.
     """
     from saliency_bench.spaces.pages import serving
@@ -214,7 +214,7 @@ def serve(
 
 
 def results(kind: str, args: Namespace) -> None:
-    """Print the tables and notes of a study, or all results as JSON, and write all tables to --out."""
+    """Print the tables and notes of a study, or all results as JSON. Also write all tables to --out."""
     from saliency_bench.read.report.analyses import Analysis
 
     module = import_module(f"saliency_bench.studies.{kind}.results")
@@ -235,7 +235,7 @@ def results(kind: str, args: Namespace) -> None:
 
 
 def export(kind: str, args: Namespace) -> None:
-    """Write the answers of a study to --out."""
+    """Write the answers given in a study to --out."""
     if not args.out:
         raise UserError("`export` needs --out, a .csv or .parquet file")
     module, path = import_module(f"saliency_bench.studies.{kind}.results"), Path(args.out)

@@ -103,7 +103,7 @@ def show_pairs(run: Any) -> None:
 
 
 def show_rows(rows: Sequence[Sequence[str]]) -> None:
-    """Print a table with a header row, with lines on a terminal and as plain text in a file or pipe."""
+    """Print a table with a header row. Lines are drawn on a terminal; in a file or pipe, the table is plain text."""
     if (console := console_of(sys.stdout)) is not None:
         show_table(rows, console)
         return

@@ -101,7 +101,7 @@ def _board(repo: str) -> str:
 
 
 def _command(name: str, *words: str) -> str:
-    """Run a saliency-bench command as if from a terminal, and return the first line that it prints."""
+    """Run a saliency-bench command as if from a terminal, and return the first line of its output."""
     from saliency_bench import cli
 
     shown = StringIO()

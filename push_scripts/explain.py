@@ -74,7 +74,7 @@ def main(args: Namespace) -> None:
 
 
 def _check(args: Namespace) -> None:
-    """Raise UserError for invalid arguments, before anything is loaded."""
+    """Raise UserError for invalid arguments. This check runs before anything is loaded."""
     from saliency_bench.compute.classifiers.prompts import texts_of
     from saliency_bench.compute.preflight import check_items, check_model
     from saliency_bench.errors import UserError

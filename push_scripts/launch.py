@@ -150,7 +150,7 @@ class Launch:
         return _all.apps(self.namespace, self.takes)
 
     def core(self) -> Any:
-        """Return the core of the board: its existing entries, and the datasets and classifiers of this launch."""
+        """Return the board's core: its existing entries, and the datasets and classifiers that this launch adds."""
         from saliency_bench.board.source import BoardSource
         from saliency_bench.board.view.core import FILE, core_of_board
         from saliency_bench.hub.failures import is_network_error
@@ -167,7 +167,7 @@ class Launch:
     # Steps
 
     def plan(self) -> None:
-        """Check the account, all names and all contents before any file is sent, and print the plan.
+        """Check the account, all names and all contents, and print the plan. This happens before any file is sent.
 
         Raises:
             UserError: The account may not write to a repository, a repository contains unrelated work, or a name in

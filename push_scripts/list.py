@@ -126,7 +126,7 @@ def _legend() -> str:
 
 
 def _plugins(folder: str, with_costs: bool) -> dict[str, str]:
-    """Return {name: one-line description} for a folder of plugins."""
+    """Return {name: one-line description} for the items in a folder of plugins."""
     broken = registry.unusable(folder)
     paths = {name: path for name, path in registry.files(folder).items() if name not in broken}
     about = {name: registry.summary(_describe(folder, name, path)) for name, path in paths.items()}

@@ -99,7 +99,7 @@ def main(args: Namespace) -> int:
 
 
 def _check_metrics(args: Namespace) -> int:
-    """Check all metrics with networks whose evidence is known."""
+    """Check all metrics on networks whose evidence is known. Return the exit code."""
     from saliency_bench.compute.preflight import check_writable
     from saliency_bench.errors import UserError
 

@@ -19,7 +19,7 @@ CHOICE = re.compile(r"invalid choice: '(?P<given>[^']*)' \(choose from (?P<known
 
 
 class Parser(argparse.ArgumentParser):
-    """Parser that raises `UserError` and lists only required arguments in its usage line."""
+    """Parser that raises `UserError`, and whose usage line lists only the required arguments."""
 
     color = False  # `show_help` adds the colours in all versions of Python
 
@@ -83,7 +83,7 @@ def _check_options(parser: argparse.ArgumentParser, options: Iterable[str], argv
 
 
 def parser_of(command: str, module: ModuleType) -> argparse.ArgumentParser:
-    """Return the parser of a command, with the command's docstring as the description."""
+    """Return the parser for a command. The command's docstring is its description."""
     about, _, example = (module.__doc__ or "").partition("\n\n")
     parser = Parser(
         prog=f"{PROGRAM} {command}",

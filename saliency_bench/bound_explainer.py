@@ -109,7 +109,7 @@ class Explainer:
     def __call__(
         self, classifier: nn.Module, images: Images, target: Target, *, seeds: Sequence[int] | None = None
     ) -> Maps:
-        """Return the maps of a batch, float (B, H, W); see `made`."""
+        """Return the maps of a batch, float (B, H, W). The arguments are those of `made`."""
         return self.made(classifier, images, target, seeds=seeds).maps
 
     @handlers_end_work()
@@ -204,7 +204,10 @@ class Explainer:
 
     @property
     def is_bundled(self) -> bool:
-        """Return whether the explainer is part of this package, not of another package or a user's code."""
+        """Return whether the explainer is part of this package.
+
+        It could also be a user's code or come from another package.
+        """
         return str(getattr(self.function, "__module__", "")).startswith("saliency_bench.explainers.")
 
     @property
@@ -280,7 +283,7 @@ def load_explainer(name: str | Callable[..., Maps], **chosen: object) -> Explain
     Args:
         name: Name of an explainer, possibly with options ("gradcam", "rise:masks=1000"), a function in a file
             ("./mine.py:my_method"), or your own function (classifier, images, target) -> maps.
-        chosen: Options by name.
+        chosen: Options, passed by name.
 
     Raises:
         UserError: The explainer or an option is unknown.
@@ -385,13 +388,13 @@ def same_directory() -> Iterator[None]:
 
 
 def is_ours(function: Callable) -> bool:
-    """Return whether a function, or the class of a callable object, belongs to this package."""
+    """Return whether a function, or the class of a callable object, is defined in this package."""
     inner = function.func if isinstance(function, partial) else function
     return str(getattr(inner, "__module__", "")).partition(".")[0] == "saliency_bench"
 
 
 def _checked(images: Images) -> Images:
-    """Return the images as float32.
+    """Convert the images to float32.
 
     Raises:
         UserError: The images do not have the shape (B, 3, H, W), or are not floats in about [0, 1].

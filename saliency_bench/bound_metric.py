@@ -100,7 +100,7 @@ class Metric:
 
     @property
     def higher_is_better(self) -> bool:
-        """Return whether higher scores are better with these options."""
+        """Return whether higher scores are better when the metric has these options."""
         return self.declaration.direction(dict(self.options))
 
     @property
@@ -245,7 +245,7 @@ def _shape(values: Any) -> str:
 
 
 def _check_range(values: np.ndarray, limits: Range) -> None:
-    """Raise ValueError for a score outside the range, because intervals depend on the range."""
+    """Raise ValueError for a score outside the range, because confidence intervals depend on the range."""
     if len(wrong := outside(values, limits)):
         low, high = limits
         raise ValueError(f"a score of {wrong[0]:.6g} is outside the range from {low:g} to {high:g}")
@@ -276,7 +276,7 @@ def load_metric(name: str | Callable[..., np.ndarray], **chosen: object) -> Metr
     Args:
         name: Name of a metric, possibly with options ("saliency_miou", "saliency_miou:threshold=0.3"), a function in a
             file ("./mine.py:my_score"), or your own function (`declarations`).
-        **chosen: Options.
+        **chosen: Options, passed by name.
 
     Raises:
         UserError: The metric or an option is unknown. The message suggests the closest names.

@@ -120,8 +120,6 @@ def trainer_callback(trainer: Any, dataset: Any, **options: Any) -> Any:
     from transformers import TrainerCallback
 
     class SaliencyCallback(TrainerCallback):
-        """Callback that logs scores of saliency maps after each epoch."""
-
         def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             if state.is_world_process_zero:
                 should_log = control.should_log
@@ -146,7 +144,7 @@ def _lightning() -> Any:
 
 
 def _network_of(module: Any, name: str) -> Any:
-    """Return the attribute `name` of a module, or the module itself if `name` is empty.
+    """Return the attribute `name` of a module. If `name` is empty, return the module itself.
 
     Raises:
         UserError: The module has no attribute of this name.
@@ -174,8 +172,6 @@ def lightning_callback(dataset: Any, *, network: str = "", **options: Any) -> An
     Callback: Any = _lightning().Callback  # noqa: N806
 
     class SaliencyCallback(Callback):
-        """Callback that logs scores of saliency maps after each epoch."""
-
         def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
             """Check the network before training. An unsupported network would otherwise fail after the first epoch."""
             _check_model(_network_of(pl_module, network), load, "mean=..., std=...")

@@ -66,7 +66,7 @@ def _is_reader_gone(stream: TextIO) -> bool:
 
 
 def _main(argv: list[str]) -> int:
-    """Run the command line and return its exit code. A BrokenPipeError is not caught."""
+    """Run the command line and return its exit code. A BrokenPipeError is passed on to the caller."""
     _print_anything()
     if "_ARGCOMPLETE" in os.environ:  # the shell requests completions
         from saliency_bench.completion import complete

@@ -21,7 +21,7 @@ SOURCES = Path(__file__).parent / "compute" / "classifiers" / "sources.py"
 
 
 def complete() -> None:
-    """Print completions and end the process, or do nothing if the shell does not request a completion."""
+    """Print completions and end the process. If the shell does not request a completion, do nothing."""
     line = os.environ.get("COMP_LINE", "")[: int(os.environ.get("COMP_POINT") or 0)]
     typed = line.split()[1:]
     command = next(iter(typed if line.endswith(" ") else typed[:-1]), "")  # only a complete word is a command
@@ -42,7 +42,7 @@ def complete() -> None:
 
 
 def typed_parser(command: str, words: list[str]) -> argparse.ArgumentParser:
-    """Return the parser of a command, with completions for the values of its options."""
+    """Return the parser of a command. The values of its options can be completed."""
     module = registry.load("push_scripts", command)
     parser = _by_first_word(module, words) if hasattr(module, "INNER") else parser_of(command, module)
     for action in parser._actions:

@@ -232,7 +232,7 @@ class MetricDeclaration(_Declaration):
         return callable(self.range) and len(signature(self.range).parameters) == 2
 
     def range_of(self, options: Options, target: object) -> Range:
-        """Return (low, high) of the scores for targets with this `target_weights.TargetRange`."""
+        """Return (low, high) of the scores for targets that have this `target_weights.TargetRange`."""
         if not callable(self.range):
             low, high = self.range
             return float(low), float(high)
@@ -311,7 +311,7 @@ def check_call(name: str, explainer: Callable[..., Any], *, is_whole: bool = Tru
 
 
 def inputs_of(name: str, function: Callable[..., Any]) -> tuple[str, ...]:
-    """Return the inputs of a metric: the names of its parameters, except for parameters with a default.
+    """Return the inputs of a metric, which are the names of its parameters without a default.
 
     Raises:
         UserError: A parameter is unknown, or the metric has no input that depends on the explainer.
@@ -381,7 +381,7 @@ def _is_texts(value: object) -> bool:
 
 
 def _is_count(value: object) -> bool:
-    """Return whether a value is a whole number of at least 0."""
+    """Return whether a value is an integer of at least 0."""
     return type(value) is int and value >= 0
 
 

@@ -80,14 +80,14 @@ def unknown(
     *,
     owner: str = "",
 ) -> UserError:
-    """Return the error for an unknown name, with the closest known names.
+    """Return the error for an unknown name. It suggests the closest known names.
 
     Args:
         kind: Type of the name, such as "option".
         name: The unknown name.
         names: All known names.
         aliases: {known name: alternative names}.
-        owner: Item to which the names belong, such as the explainer that has these options.
+        owner: What the names belong to, such as the explainer that has these options.
     """
     names = sorted(set(names))
     near = _nearest(str(name), names, aliases)

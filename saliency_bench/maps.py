@@ -141,7 +141,7 @@ def is_flat(maps: np.ndarray) -> np.ndarray:
 
 
 def normalise(maps: np.ndarray) -> np.ndarray:
-    """Scale each map to [0, 1] using its minimum and maximum. A constant map becomes zeros."""
+    """Scale each map to [0, 1], based on its minimum and maximum. A constant map becomes all zeros."""
     low = maps.min(axis=(1, 2), keepdims=True)
     with np.errstate(over="ignore"):
         span = maps.max(axis=(1, 2), keepdims=True) - low
@@ -153,7 +153,7 @@ def normalise(maps: np.ndarray) -> np.ndarray:
 
 @lru_cache(maxsize=16)
 def tie_breaker(height: int, width: int) -> np.ndarray:
-    """Return the fixed pseudo-random permutation of the H*W pixels that orders tied values of every map."""
+    """Return the pseudo-random permutation of H*W pixels that orders tied values. It is the same for every map."""
     bits = random_bits(seed_of("tie", height, width), height * width)
     permutation = np.argsort(bits, kind="stable")
     permutation.setflags(write=False)
@@ -178,16 +178,17 @@ def is_tied(maps: np.ndarray) -> np.ndarray:
 
 
 def reliability(even: np.ndarray, odd: np.ndarray) -> np.ndarray:
-    """Return the reliability of maps that average random draws, estimated from the maps of two halves of the draws.
+    """Estimate the reliability of maps that average random draws, from the maps of two halves of the draws.
 
-        reliability = 2 r / (1 + r),    r = Pearson correlation of the two halves, over pixels
+        reliability = 2 r / (1 + r),    r = Pearson correlation between the two halves, over pixels
 
-    This is the formula of Spearman and Brown (1910). The reliability is the expected correlation between the map of all
-    draws and a map of the same number of new draws. It is also the share of the map's variance that is not noise.
+    This is the formula of Spearman and Brown (1910). The reliability is the expected correlation between the map that
+    averages all draws and a map that averages the same number of new draws. It is also the share of the map's variance
+    that is not noise.
 
     Args:
-        even: Maps of one half of the draws, of shape (B, H, W).
-        odd: Maps of the other half, of shape (B, H, W).
+        even: Maps averaged over one half of the draws, of shape (B, H, W).
+        odd: Maps averaged over the other half, of shape (B, H, W).
 
     Returns:
         Reliabilities in [0, 1], float64 (B,): 0 if the halves have a negative correlation, and NaN if a half is

@@ -1,4 +1,4 @@
-"""HTML tables and pictures for objects in notebooks.
+"""HTML tables and images with which notebooks display objects.
 
 All text is escaped, because names may be untrusted.
 """
@@ -53,7 +53,7 @@ def paragraph(text: object, *, strong: bool = False) -> str:
 
 
 def pictures(named: Mapping[str, Image.Image]) -> str:
-    """Return HTML with pictures side by side, each above its name."""
+    """Return HTML that shows images side by side, each above its name."""
     figures = (
         f'<figure style="display:inline-block;margin:0 0.5em 0.5em 0"><img alt="{_text(name)}" src="{_show(image)}">'
         f"<figcaption>{_text(name)}</figcaption></figure>"
@@ -71,7 +71,7 @@ class StripLayout:
 
     Attributes:
         size: Width and height of the strip.
-        pictures: Enlarged pictures as (picture, left, top).
+        pictures: Enlarged images, as (image, left, top).
         lines: Lines of text as (text, left, top, whether the line is bold), shortened to the width of the panel.
     """
 

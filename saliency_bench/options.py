@@ -60,7 +60,7 @@ def _is_json(text: str) -> bool:
 
 
 def _value(text: str) -> object:
-    """Parse text as JSON or as Python's None, True or False; return any other text unchanged."""
+    """Parse text as JSON or as Python's None, True or False. Return any other text unchanged."""
     return json.loads(text) if _is_json(text) else {"None": None, "True": True, "False": False}.get(text, text)
 
 
@@ -87,7 +87,7 @@ def differing(options: Iterable[tuple[str, object]], defaults: Mapping[str, obje
 
 
 def listed(options: Iterable[tuple[str, object]]) -> str:
-    """Return all options with their values for display: "masks=1000, p=0.5"."""
+    """Format all options with their values for display, as in "masks=1000, p=0.5"."""
     return ", ".join(f"{key}={spelled(value)}" for key, value in options)
 
 
@@ -168,7 +168,7 @@ class _Annotation:
         return value
 
     def check(self, owner: str, key: str, value: object) -> None:
-        """Raise UserError if a value is not allowed for the option `key` of `owner`."""
+        """Raise UserError if `value` is not allowed for the option `key` of `owner`."""
         value = self.plain(value)
         if isinstance(value, float) and not isfinite(value):
             raise UserError(f"option {key} of {owner} must be a finite number; got {value}")

@@ -257,7 +257,7 @@ def _classes(sample: SuiteSample, explainers: Sequence[Explainer], metrics: Sequ
 
 
 def _models(sample: SuiteSample, explainers: Sequence[Explainer], metrics: Sequence[str]) -> Drawn:
-    """Return two rows: the maps of the run's model for its label, and the maps of the other model for its label."""
+    """Return two rows: the maps of the run's model for its label, and those of the other model for its own label."""
     assert sample.other is not None
     labels, other = sample.labels, sample.other
     words = [
@@ -277,7 +277,7 @@ def _models(sample: SuiteSample, explainers: Sequence[Explainer], metrics: Seque
 
 
 def _object(sample: SuiteSample, explainers: Sequence[Explainer], metrics: Sequence[str]) -> Drawn:
-    """Return two rows: the maps of the other model for its label, with the object and without the object."""
+    """Return two rows: the other model's maps for its label, with the object in the image and without it."""
     assert sample.other is not None
     column, other = sample.batch.columns.get(OBJECT), sample.other
     if column is None or column.lacking[0] or not isinstance(column.values, torch.Tensor):
@@ -304,7 +304,7 @@ PANELS = {"maps": _maps, "insertion": _insertion, "classes": _classes, "models":
 
 
 def _made(explainer: Explainer, explain: Callable[..., np.ndarray], images: Images, target: Target) -> np.ndarray:
-    """Return the map (1, H, W) of an image."""
+    """Compute the map (1, H, W) of an image."""
     return _raising(explainer, partial(explain, images, target))
 
 

@@ -60,7 +60,7 @@ def folders(kind: str) -> list[Path]:
 
 
 def files(kind: str) -> dict[str, Path]:
-    """Return {public name: main file} of all items of a kind.
+    """Return {public name: main file} for all items of a kind.
 
     The items of this package come first, sorted by name, followed by those from other packages.
     """
@@ -186,7 +186,7 @@ def _unreadable(place: Path, main: Path) -> str:
 
 
 def check_readable(kind: str, name: str) -> None:
-    """Raise UserError if an item from another package has unreadable files."""
+    """Raise UserError if an item comes from another package and has unreadable files."""
     if isinstance(why := _read_added(kind).get(name), str):
         raise UserError(f"{KINDS[kind]} {name} of {distribution_of(kind, name)} cannot be used: {why}")
 
@@ -230,7 +230,7 @@ def _called(point: EntryPoint) -> str:
 
 
 def _package(package: Distribution) -> str:
-    """Return the name and version of a package, or the name of its folder if both are unknown."""
+    """Return a package's name and version. If both are unknown, return the name of its folder."""
     try:
         text = f"{package.metadata['Name'] or ''} {package.metadata['Version'] or ''}".strip()
     except Exception:  # its metadata cannot be read

@@ -29,7 +29,7 @@ def is_expected(reason: str) -> bool:
 
 
 def has_parts_only(reason: str | None) -> bool:
-    """Return whether a reason states that a sample has parts but no score. Remarks may follow, separated by `MARKS`."""
+    """Return whether a reason states that a sample has parts but no score. `MARKS` may separate it from remarks."""
     return reason is not None and reason.split(MARKS)[0] == PARTS_ONLY
 
 

@@ -352,7 +352,7 @@ class RunSpec(BaseModel):
 
 
 def _list(value: Any) -> tuple:
-    """Return the values of a setting as a tuple, even if it has a single value."""
+    """Convert the value of a setting to a tuple, even if it is a single value."""
     return value if isinstance(value, tuple) else (value,)
 
 
@@ -371,7 +371,7 @@ def one_after_the_other(commands: Iterable[str]) -> str:
 
 
 def _option(name: str, values: list[str]) -> list[str]:
-    """Return the command-line words of an option and its values.
+    """Return the words that set an option on the command line.
 
     A value that begins with a dash is joined to its option by "=". Otherwise it would be parsed as an option.
     """
@@ -403,7 +403,7 @@ def flag(name: str) -> str:
 
 
 def about(name: str) -> str:
-    """Return a short description of a setting, without its default."""
+    """Return a short description of a setting. It does not include the default."""
     return RunSpec.model_fields[name].description or ""
 
 
@@ -414,7 +414,7 @@ def hint(name: str, key: str) -> Any:
 
 
 def shown(default: object) -> str:
-    """Return a default as text for the help, or "" for an empty or false default."""
+    """Format a default for the help. An empty or false default becomes ""."""
     if default is PydanticUndefined or default is None or default is False or default == ():
         return ""
     return f" (default: {' '.join(default) if isinstance(default, tuple) else default})"

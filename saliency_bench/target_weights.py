@@ -99,7 +99,7 @@ def asked_activation(activation: str) -> str:
 
 
 def two_classes(logit: Tensor) -> Tensor:
-    """Return the logits [-z, z], (B, 2), of the two classes of a network with a single logit z (B, 1).
+    """Convert a single logit z (B, 1) to the logits [-z, z], (B, 2), of the network's two classes.
 
     Their probabilities are sigmoid(-z) = 1 - sigmoid(z) and sigmoid(z). A map of class 0 therefore explains the weight
     -1 on z.
@@ -207,7 +207,7 @@ def class_indices(members: int | Iterable[int] | Tensor, classes: int) -> Tensor
 
 
 def class_rows(labels: int | Iterable[int] | Tensor, classes: int) -> Target:
-    """Return a one-hot row of length `classes` for each label."""
+    """Return, for each label, a one-hot row of length `classes`."""
     import torch
 
     return torch.nn.functional.one_hot(class_indices(labels, classes), classes).float()

@@ -32,7 +32,7 @@ class Help(HelpFormatter):
 
 
 def show_help(text: str) -> None:
-    """Print help. On a terminal, headings are bold and options are coloured."""
+    """Print a help text. On a terminal, headings are bold and options are coloured."""
     if (console := console_of(sys.stdout)) is None:
         print(text.rstrip("\n"))
         return
@@ -61,7 +61,7 @@ def show_table(rows: Sequence[Sequence[str]], console: Any) -> None:
 
 
 def console_of(stream: TextIO) -> Any:
-    """Return a rich console for a terminal, or None for a file or pipe."""
+    """Return a rich console if the stream is a terminal, or None if it is a file or pipe."""
     if not stream.isatty():
         return None
     from rich.console import Console

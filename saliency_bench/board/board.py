@@ -57,7 +57,7 @@ class Refused(NamedTuple):
 
 @dataclass(frozen=True)
 class Contradiction(Conflict):
-    """A conflict between two submissions, with their submitters and their folders."""
+    """A conflict between two submissions, with the submitters and folders of both."""
 
     submitters: tuple[str, str]
     folders: tuple[str, str]
@@ -192,7 +192,7 @@ def _threads(count: int) -> Iterator[ThreadPoolExecutor]:
 def _add_group(
     board: Board, group: Iterable[tuple[str, Future[tuple[str, CheckedSubmission]]]], owners: Known
 ) -> list[list[BoardEntry]]:
-    """Add the submissions for one dataset and model to the board, and return them in groups of comparable rows.
+    """Add the submissions for one dataset and model to the board. Return their rows in groups of comparable rows.
 
     The scores stay in memory only until the rows are ranked, so memory use does not grow with the board.
     """
@@ -218,7 +218,7 @@ def _add_group(
 def _candidate(
     cell: CellResult, submission: CheckedSubmission, folder: str, content: str, owners: Known, ids: CellIds
 ) -> BoardEntry:
-    """Return the row for a cell, before ranking.
+    """Return the row for a cell. It has not been ranked yet.
 
     Args:
         cell: The cell.
@@ -288,7 +288,7 @@ def _join(rows: list[BoardEntry], new: BoardEntry) -> None:
 
 
 def _conflicts(cells: Iterable[Sequence[BoardEntry]]) -> list[Contradiction]:
-    """Return the conflicts between rows of the same cell, comparing each pair of submissions once."""
+    """Return the conflicts between rows of the same cell. Each pair of submissions is compared only once."""
     pairs: dict[tuple[str, str], tuple[CheckedSubmission, CheckedSubmission]] = {}
     shared: dict[tuple[str, str], set[str]] = {}
     for rows in cells:
@@ -305,7 +305,7 @@ def _conflicts(cells: Iterable[Sequence[BoardEntry]]) -> list[Contradiction]:
 
 
 def contradictions(first: CheckedSubmission, second: CheckedSubmission) -> list[Contradiction]:
-    """Return the conflicts between two submissions on their common samples."""
+    """Return the conflicts between two submissions on the samples that both contain."""
     return [
         Contradiction(
             **vars(conflict),

@@ -40,7 +40,7 @@ LOADED = 1000  # size of the cache of explainers and metrics, which many rows of
 
 @dataclass(frozen=True)
 class CheckedSubmission:
-    """A submission that agrees with its records. `cells` are computed from the records."""
+    """A submission that agrees with its records, from which `cells` are computed."""
 
     result: Result
     cells: list[CellResult]
@@ -135,7 +135,7 @@ def _taken() -> frozenset[str]:
 
 
 def _plain(name: str) -> str:
-    """Normalise a name; for example, "Grad-CAM" becomes "gradcam"."""
+    """Normalise a name. For example, "Grad-CAM" becomes "gradcam"."""
     return re.sub(r"[._-]", "", name.casefold())
 
 
@@ -225,7 +225,7 @@ def _compare(derived: CellResult, stated: CellResult, path: Path) -> None:
 def _check_numbers(
     names: Iterable[str], derived: CellResult | PartResult, stated: CellResult | PartResult, where: str, path: Path
 ) -> None:
-    """Raise UserError if a number of a cell or part differs from the derived number by more than a rounding error.
+    """Raise UserError if a number in a cell or part differs from the derived number by more than a rounding error.
 
     The intervals in older submissions are not widened for rare extreme scores that a sample may have missed. The ends
     of these intervals are not compared, and the board displays the derived intervals instead.

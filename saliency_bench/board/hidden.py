@@ -2,8 +2,9 @@
 
 An unlimited number of exact scores would reveal the masks. Therefore, each submitter is limited to `PER_DAY` attempts
 per day and `PER_WEEK` attempts per seven days. An attempt scores one submitted method, or one or more of the package's
-explainers, on all images. Values are rounded to multiples of `STEP` times the metric's range. With n < 200 images, the
-multiples are of 2/n times the range, which is twice the maximum effect of one image. Intervals are rounded outwards.
+explainers, on all images. Values are rounded to multiples of `STEP` times the metric's range. With n < 200 images, they
+are rounded to multiples of 2/n times the range, which is twice the maximum effect of one image. Intervals are rounded
+outwards.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -33,7 +34,7 @@ TINY = 1e-9  # share of a step, added because 0.29 / 0.01 is just below 29 in fl
 
 
 def kept_masks(location: str, api: HfApi) -> Path:
-    """Return the folder with the hidden masks. If `location` is a private repository, download it.
+    """Return the folder that contains the hidden masks. If `location` is a private repository, download it.
 
     Raises:
         UserError: The repository does not exist or is public.
@@ -53,7 +54,7 @@ def kept_masks(location: str, api: HfApi) -> Path:
 
 
 def rounded(cell: CellResult) -> HiddenScore | None:
-    """Return the score of a cell, rounded for publication, or None if it has no score."""
+    """Return the score of a cell, rounded for publication, or None if the cell has no score."""
     if cell.value is None or not cell.n:
         return None
     low, high = cell.limits
@@ -68,7 +69,7 @@ def rounded(cell: CellResult) -> HiddenScore | None:
 
 
 def _clipped(value: float, cell: CellResult) -> float:
-    """Clip a value to the range of a cell's metric, and remove spurious digits from floating-point multiplication."""
+    """Clip a value to the range of a cell's metric, and remove digits that floating-point multiplication has added."""
     low, high = cell.limits
     return round(min(max(value, low), high), 6)
 
@@ -139,7 +140,7 @@ def views(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _sketch(coarse: Mapping[str, np.ndarray]) -> str:
-    """Return the hexadecimal digits for one view of all maps.
+    """Return one view of all maps as hexadecimal digits.
 
     Each coarse map is centred and scaled to length 1. Each bit records on which side of a random hyperplane the set of
     maps lies (Charikar, 2002). For two sets with correlation r, the expected share of differing bits is arccos(r) / pi.
@@ -176,7 +177,7 @@ def _correlation(first: str, second: str) -> float:
 
 
 def copies_of(attempt: Attempt, statuses: Iterable[Status]) -> list[str]:
-    """Return a message for each other submitter who has submitted the same or nearly the same maps."""
+    """Return a message for each other submitter who has submitted the same or almost the same maps."""
     lines: dict[str, str] = {}
     for other in (other for status in statuses for other in status.attempts):
         if (

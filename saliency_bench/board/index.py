@@ -41,7 +41,7 @@ IndexedRow: Any = create_model("IndexedRow", __base__=StrictModel, **_FIELDS)
 
 
 class Index(StrictModel):
-    """The content of an index.
+    """The content of an index file.
 
     Attributes:
         key: Hash of everything that determines the rows.
@@ -136,7 +136,7 @@ def _agree(rows: Sequence[Row], contents: Mapping[str, str], owners: Known) -> b
 def load_indexed(
     source: BoardSource, root: Path, folders: Sequence[str], owners: Known, problems: Sequence[str]
 ) -> Board | None:
-    """Load the board of a source from its index, or return None if the index cannot be used.
+    """Load a source's board from its index, or return None if the index cannot be used.
 
     In a repository, the index is read from the main branch, because only the owner can write to this branch.
     """
@@ -157,7 +157,7 @@ def index_of(source: BoardSource) -> tuple[Board, bytes]:
 
 
 def write_index(board: Path) -> Board:
-    """Read the board in a folder, write its index, and return the board."""
+    """Read the board in a folder and write its index. Return the board."""
     read, content = index_of(BoardSource(board))
     with suppress(OSError):  # if the folder is not writable, the board opens without an index
         write_with(board / INDEX, lambda path: path.write_bytes(content))

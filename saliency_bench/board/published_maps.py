@@ -40,7 +40,7 @@ def shards_in(folder: Path) -> list[Path]:
 
 
 def hashes_of(folder: Path) -> list[str]:
-    """Return the SHA-256 of each map file in a folder, for `result.json`.
+    """Return the SHA-256 of each map file in a folder, as stored in `result.json`.
 
     Raises:
         UserError: The files are not numbered consecutively from 0.
@@ -206,13 +206,13 @@ def _in_child(function: Callable[..., bytes], path: Path, *args: object) -> byte
 
 
 def names_of(path: str) -> bytes:
-    """Check a shard, and return [method, ids of the images] as JSON. Called in a child process by `bounded`."""
+    """Check a shard, and return [method, ids of the images] as JSON. `bounded` calls this in a child process."""
     arrays = _checked(Path(path))
     return json.dumps([str(arrays["name"]), arrays["ids"].tolist()]).encode()
 
 
 def chosen_of(path: str, wanted: Sequence[str]) -> bytes:
-    """Return ids, values and scales of selected maps of a shard as .npz. Called in a child process by `bounded`.
+    """Return ids, values and scales of selected maps in a shard as .npz. `bounded` calls this in a child process.
 
     Args:
         path: Path of the shard.

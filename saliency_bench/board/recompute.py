@@ -312,7 +312,7 @@ def _like_masks(
 
 
 def _all_the_same(maps: Mapping[str, Mapping[str, np.ndarray]]) -> Iterator[tuple[str, str]]:
-    """Yield (method, warning) if more than half of a method's images have the same map."""
+    """Yield (method, warning) for each method that has the same map for more than half of its images."""
     for name, by_image in maps.items():
         most = Counter(sha256(values.tobytes()).digest() for values in by_image.values()).most_common(1)
         if most and len(by_image) > 1 and (share := most[0][1] / len(by_image)) > MOST_IMAGES:
@@ -335,7 +335,7 @@ def _dataset(name: Any, result: Result, listed: KnownDataset | None) -> KnownDat
     """Load the dataset of a submission.
 
     Raises:
-        UserError: `name` is not the submission's dataset, or the groups in `name` differ from the groups on the board.
+        UserError: `name` is not the submission's dataset, or its groups differ from those on the board.
     """
     dataset = known_dataset(name, result.setting.split)
     if dataset.fingerprint != result.setting.fingerprint:
@@ -501,7 +501,7 @@ def target_of(result: Result) -> str:
 
 
 def _marked(name: Any, split: str, chosen: set[str]) -> Dataset:
-    """Mark the chosen samples in a new column of a dataset. The fingerprint does not change."""
+    """Mark the chosen samples in a new column of a dataset. The fingerprint of the dataset does not change."""
     rows = load_dataset(name, split)
     return rows.add_column(CHOSEN, [image_id in chosen for image_id in sample_ids(rows)])
 
@@ -640,7 +640,7 @@ def _account(api: HfApi) -> str:
 
 
 def _line(listed: KnownDataset | KnownModel, given: Mapping[str, Any]) -> str:
-    """Describe how the board will list a dataset or model."""
+    """Describe how the board will list a dataset or a model."""
     kind = "dataset" if isinstance(listed, KnownDataset) else "model"
     source = "" if given.get(kind) else f", from the submission; use --{kind} to list a different {kind}"
     return f"  the {kind} is listed as {listed.repo or listed.id}{source}"

@@ -66,15 +66,15 @@ class Recorded:
         return {image_id: index for index, image_id in enumerate(self.ids)}
 
     def positions(self, ids: Iterable[str]) -> np.ndarray:
-        """Return the index of each image in `self.ids`, or -1 if missing."""
+        """Return the index of each image in `self.ids`, or -1 if the image is missing."""
         return np.array([self._index.get(image_id, -1) for image_id in ids], dtype=np.intp)
 
 
 def read_recorded(result: Result, path: Path) -> Recorded:
-    """Read the records of a result.
+    """Read the records that belong to a result.
 
     Raises:
-        UserError: The file is invalid. The message contains the file and the problem.
+        UserError: The file is invalid. The message names the file and the problem.
     """
     try:
         check_readable(path, LARGEST)
@@ -127,7 +127,7 @@ class _Rows:
     """
 
     def __init__(self, table: pa.Table):
-        """Encode a table. Raise ValueError if the dictionary of a column contains a string twice, or null."""
+        """Encode a table. Raise ValueError if the dictionary of a column contains a string twice, or contains null."""
         self.values = table["value"].to_numpy()
         self.texts: dict[str, list[str]] = {}
         self.codes: dict[str, np.ndarray] = {}

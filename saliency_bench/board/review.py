@@ -29,7 +29,7 @@ SHOWN = 10  # maximum number of problems, and of notes, that are printed
 
 @dataclass(frozen=True)
 class ReviewVerdict:
-    """The result of reviewing a pull request.
+    """The verdict on a pull request.
 
     Attributes:
         commit: The reviewed commit. Later commits were not reviewed.
@@ -53,7 +53,7 @@ class ReviewVerdict:
         return not self.problems
 
     def lines(self) -> list[str]:
-        """Return the verdict as printable lines. Each piece of untrusted text stays on one line."""
+        """Return the verdict as printable lines. Each untrusted text is kept on a single line."""
         head = f"pull request {self.number} of {self.repo} by {self.author}, commit {self.commit[:12]}"
         word = "may be merged" if self.fine else "must not be merged"
         lines = [f"{head}: {word}", *(f"- {one_line(problem, 500)}" for problem in self.problems[:SHOWN])]
@@ -65,7 +65,7 @@ class ReviewVerdict:
         return lines
 
     def markdown(self) -> str:
-        """Return the verdict as a Markdown comment, in a code block that its content cannot close."""
+        """Return the verdict as a Markdown comment. Its code block cannot be closed by the untrusted content inside."""
         text = "\n".join(self.lines()).replace("```", "'''")
         return f"```text\n{text}\n```\n"
 
@@ -127,7 +127,7 @@ def open_pulls(repo: str, api: HfApi | None = None) -> list[int]:
 
 
 def comment(verdict: ReviewVerdict, api: HfApi | None = None) -> None:
-    """Post a verdict as a comment, unless it is already posted. Raise UserError if the account may not comment."""
+    """Post a verdict as a comment, unless it was already posted. Raise UserError if the account may not comment."""
     api = api or client.default_api()
     with asking(verdict.repo):
         events = api.get_discussion_details(verdict.repo, verdict.number, repo_type="dataset").events
@@ -174,9 +174,9 @@ class _Pull:
 
     Attributes:
         commit: Last commit of the pull request.
-        before: Files of main at the commit that the pull request is based on.
-        now: Current files of main.
-        after: Files of the pull request.
+        before: Files on main at the commit that the pull request is based on.
+        now: Current files on main.
+        after: Files in the pull request.
     """
 
     commit: str

@@ -96,7 +96,7 @@ class Row:
 
     @property
     def seconds(self) -> float | None:
-        """Explainer run time in seconds as reported by the submitter, on `result.provenance.device`."""
+        """Run time of the explainer in seconds, as reported by the submitter, on `result.provenance.device`."""
         return self.result.seconds.get(self.cell.explainer_id)
 
     @property

@@ -55,7 +55,7 @@ class BoardSource:
             raise UserError(f"{location} {problem}; specify a folder of results, or NAMESPACE/results on the Hub")
 
     def root(self, patterns: Sequence[str], revision: str | None = None) -> Path:
-        """Return a local folder with the files that match these patterns, downloading them if necessary.
+        """Return a local folder that contains the files matching these patterns. If necessary, they are downloaded.
 
         README.md is always included, because patterns without a match cause a warning.
         """
@@ -83,8 +83,8 @@ class BoardSource:
     def may_be_board(self) -> bool:
         """Return whether a location without results could be a new board.
 
-        This is true for a repository that contains the schema of results or has no files of its own. It is never true
-        for a folder.
+        This is true for a repository that contains the schema of results or no files of its own. It is never true for a
+        folder.
         """
         if isinstance(self.location, Path):
             return False
@@ -93,7 +93,7 @@ class BoardSource:
         return SCHEMA in files or set(files) <= {"README.md", ".gitattributes"}
 
     def maps(self, folder: str) -> Path | None:
-        """Return a local folder with the maps of a submission, or None if the maps are too large to download."""
+        """Return a local folder that contains a submission's maps, or None if the maps are too large to download."""
         if isinstance(self.location, Path):
             return self.location / folder
         with asking(self.location):
@@ -105,7 +105,7 @@ class BoardSource:
         return self.root(shards) / folder
 
     def beside(self, result: Result) -> Iterator[CheckedSubmission]:
-        """Yield the valid submissions with the same dataset hash and the same model hash as a result."""
+        """Yield the valid submissions that have the same dataset hash and the same model hash as `result`."""
         owners, _ = self.known()
         root, folders = self.folders(f"*-{result.dataset.fingerprint[:8]}/*-{result.model.digest[:8]}")
         for folder in folders:
@@ -174,7 +174,7 @@ def _check_no_scores(submission: CheckedSubmission) -> None:
 
 
 def _check_samples(submission: CheckedSubmission, owners: Known) -> None:
-    """Raise UserError if samples are not in the dataset. Only datasets that the owner has listed are checked."""
+    """Raise UserError if samples are not in the dataset. Only datasets that the owner has listed can be checked."""
     setting = submission.result.setting
     dataset = owners.datasets.get((setting.fingerprint, setting.split))
     if dataset is None:

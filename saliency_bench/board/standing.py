@@ -28,14 +28,14 @@ NOT_RUN = "the board has not run the explainer"
 
 @dataclass(frozen=True)
 class ScoredCell:
-    """A cell of a submission with its scores."""
+    """A cell of a submission, with its scores."""
 
     submission: CheckedSubmission
     cell: CellResult
 
     @property
     def scores(self) -> np.ndarray:
-        """Return the cell's scores in the order of the submission's ids, NaN for a missing score."""
+        """Return the cell's scores in the order of the submission's ids. Missing scores are NaN."""
         return self.submission.recorded.outcomes[self.cell.cell_id].scores
 
 
@@ -127,8 +127,8 @@ def places(entries: Sequence[BoardEntry], seed: int) -> dict[str, BoardRank]:
 def hidden_places(entries: Sequence[BoardEntry]) -> dict[str, BoardRank]:
     """Return {key: rank} for comparable rows that were scored with hidden masks.
 
-    Only rounded values and intervals are known, so a row is better than another row if the intervals do not overlap.
-    This is stricter than the paired test used for other rows.
+    Only rounded values and intervals are known, so a row counts as better than another row only if their intervals do
+    not overlap. This is stricter than the paired test, which is used for other rows.
     """
     placed = {}
     for entry in entries:
@@ -171,7 +171,7 @@ def _against(signs: Signs, baselines: Mapping[str, str]) -> Callable[[BoardEntry
 def _standings(
     official: Sequence[BoardEntry], others: Sequence[Sequence[BoardEntry]], seed: int
 ) -> Iterator[tuple[Signs, Mapping[str, Standing]]]:
-    """Yield (signs of the tested pairs, {key: rank}) for the official rows alone, then with each submitter's rows."""
+    """Yield (signs of the tested pairs, {key: rank}), first for the official rows, then with each submitter's rows."""
     if not official:  # the first row of each submitter then provides the range of scores
         yield {}, {}
         for theirs in others:

@@ -158,7 +158,7 @@ def of_upload(folder: str | Path, submitter: str, note: str = "", link: str = ""
 
 
 def run_packed(folder: str, submitter: str, note: str, link: str) -> bytes:
-    """Serialise a run as a submission, with records rewritten by pyarrow."""
+    """Serialise a run as a submission. pyarrow rewrites its records."""
     submission = of_run(folder, submitter, note, link)
     buffer = BytesIO()
     pq.write_table(submission.records, buffer)
@@ -166,7 +166,7 @@ def run_packed(folder: str, submitter: str, note: str, link: str) -> bytes:
 
 
 def _day(seconds: float | None) -> str | None:
-    """Format a Unix time as a day in UTC, YYYY-MM-DD."""
+    """Format a Unix time as a date in UTC, YYYY-MM-DD."""
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC).date().isoformat()
 
 

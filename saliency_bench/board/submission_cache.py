@@ -39,7 +39,7 @@ MOST_KEPT = 2**31  # maximum total size of the cache in bytes
 
 
 def read_cached(content: str, folder: Path) -> CheckedSubmission:
-    """Read and check a submission, or load it from the cache. `content` is the hash of its files.
+    """Read and check a submission, or load it from the cache. `content` is the hash of the submission's files.
 
     Raises:
         UserError: The submission is invalid.

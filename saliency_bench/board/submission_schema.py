@@ -150,7 +150,7 @@ def ids_under(cell: CellResult, ids: CellIds) -> Iterator[str]:
 
 
 class Provenance(StrictModel):
-    """Versions and hardware of a run. Additional entries can contain any JSON data."""
+    """Versions and hardware with which a run was computed. Additional entries can contain any JSON data."""
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, Text | int | float | bool | None]
@@ -250,7 +250,7 @@ class Result(StrictModel):
 
 
 def _check_labels(cell: CellResult, index: int) -> None:
-    """Raise ValueError if the name of a method or metric is unreadable or could be mistaken for another name."""
+    """Raise ValueError if the name of a method or metric is unreadable or could be mistaken for a different name."""
     for kind, name, chosen in (
         ("explainer", cell.explainer, cell.explainer_options),
         ("metric", cell.metric, cell.metric_options),

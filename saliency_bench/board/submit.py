@@ -113,7 +113,7 @@ class SubmissionPlan:
         """Describe the plan.
 
         Args:
-            several: Whether the pull request contains other runs that have already been described.
+            several: Whether the pull request also contains other runs, which have already been described.
         """
         lines: list[str] = []
         if self.known:
@@ -137,7 +137,7 @@ class SubmissionPlan:
         return lines + [f"  + {path}  {size(count)}" for path, count in self.sizes.items()]
 
     def description(self) -> str:
-        """Return the text of the pull request in Markdown: scores, note, link and command in code blocks."""
+        """Return the text of the pull request as Markdown. Scores, note, link and command are in code blocks."""
         result = self.sent.result
         parts = {"": "\n".join([*self.lines(), "", table(result.cells, result.dataset.used)])}
         parts |= {"Note": result.note, "Code or paper": result.link, "Command": result.command}
@@ -453,7 +453,7 @@ def _info(api: HfApi, repo: str) -> DatasetInfo | None:
 
 
 def _sort_cells(proposed: SubmissionPlan, revision: str | None) -> None:
-    """Compare the cells with the repository sample by sample, and fill in `new`, `known` and `conflicts`."""
+    """Compare the cells with the repository, sample by sample, and fill in `new`, `known` and `conflicts`."""
     ours = proposed.submission.checked
     published = [] if revision is None else _published(proposed, revision)
     for cell in ours.cells:
@@ -473,7 +473,7 @@ def _published(proposed: SubmissionPlan, revision: str) -> list[CheckedSubmissio
 
 
 def _pending(proposed: SubmissionPlan, author: str) -> str | None:
-    """Return the URL of this author's open pull request with exactly these cells, or None."""
+    """Return the URL of an open pull request by this author that contains exactly these cells, or None."""
     paths = list(proposed.files)
     with asking(proposed.repo):
         for pull in proposed.api.get_repo_discussions(

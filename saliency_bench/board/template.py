@@ -311,7 +311,7 @@ def score_maps(
 
 
 def _maps_in(folder: Path) -> Path:
-    """Return the location of a template's maps: its folder or its Parquet file."""
+    """Return where a template's maps are: in its folder of maps or in its Parquet file."""
     return next((path for path in (folder / MAPS, folder / f"{MAPS}.parquet") if path.exists()), folder / MAPS)
 
 

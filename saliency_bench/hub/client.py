@@ -39,7 +39,10 @@ class Account:
         return {name.casefold(): role for name, role in self.roles.items()}.get(namespace)
 
     def refusal(self, repo: str) -> str | None:
-        """Return why the account may not write to a repository, or None if it may. The repository need not exist."""
+        """Return why the account may not write to a repository, or None if it may.
+
+        The repository need not exist yet.
+        """
         namespace, role = repo.partition("/")[0], self.role(repo)
         if role is None:
             return f"{self.name} may not write to {repo}, which belongs to {namespace}"
@@ -76,7 +79,7 @@ class Rights:
 
     Attributes:
         may: Whether the account may write, or None if this is unknown.
-        line: Line that is printed below the plan of an upload.
+        line: Line of text that is printed below the plan of an upload.
     """
 
     may: bool | None

@@ -43,7 +43,7 @@ def is_from_hub(error: BaseException) -> bool:
 
 
 def retry_after(error: BaseException) -> int | None:
-    """Return how many seconds the Hub asks clients to wait, or None if it does not specify this."""
+    """Return the number of seconds that the Hub asks clients to wait, or None if it does not state a number."""
     for item in _chain(error):
         headers = getattr(getattr(item, "response", None), "headers", {})
         if (seconds := headers.get("Retry-After", "")).isdigit():
@@ -64,7 +64,7 @@ def refuse(error: BaseException, repo: str, token: str | None) -> NoReturn:
 
 
 def reason(error: BaseException, repo: str, token: str | None) -> str:
-    """Return a description of an error, without the token."""
+    """Return a description of an error. It does not contain the token."""
     line = _reason(error, repo)
     return line.replace(token, "***") if token else line
 

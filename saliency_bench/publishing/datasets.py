@@ -239,7 +239,7 @@ def _checked_report(folder: Path) -> dict:
 
 
 def _files(root: Path, build_report: dict, readme: str, repo: str, config: str | None) -> dict[str, Path | bytes]:
-    """Return the files to publish. If `config` is None, eval.yaml is left out; else it contains this config."""
+    """Return the files to publish. If `config` is None, eval.yaml is left out; otherwise, it contains this config."""
     files: dict[str, Path | bytes] = {
         file["path"]: root / file["path"] for part in build_report["splits"].values() for file in part["files"]
     }

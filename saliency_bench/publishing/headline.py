@@ -32,7 +32,7 @@ def shown_split(build_report: dict) -> str:
 def eval_yaml(build_report: dict, config: str) -> bytes:
     """Return the content of a dataset's eval.yaml.
 
-    The file defines the tasks for which the Hub lists models on the dataset's page.
+    This file defines the tasks for which the Hub lists models on the dataset's page.
     """
     split = shown_split(build_report)
     has_masks = build_report["splits"][split]["masks"] > 0

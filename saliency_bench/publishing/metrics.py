@@ -30,7 +30,7 @@ def card_of(name: str) -> str:
 
 
 def check_publishable(name: str) -> None:
-    """Raise UserError if a metric is a function in a file, or has no card or no list of requirements."""
+    """Raise UserError if a metric is a function in a user's file, or if it lacks a card or a list of requirements."""
     if OWN_FILE.search(name):
         raise UserError(
             f"{name} is a function in a file, but a published metric is a folder with NAME.py, score.py, README.md and "

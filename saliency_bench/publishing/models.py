@@ -76,7 +76,7 @@ def model_publication(
 
 
 def _files(folder: Path) -> dict[str, Path]:
-    """Return the files of a checkpoint.
+    """Return the files that a checkpoint consists of.
 
     Raises:
         UserError: A required file is missing.
@@ -109,7 +109,7 @@ def _public_log(log: dict, namespace: str, api: HfApi) -> dict:
 
 
 def _published(name: str, images: str, namespace: str, api: HfApi) -> tuple[str | None, str | None]:
-    """Return (repository, commit) of a published dataset with exactly these training images, or (None, None).
+    """Return (repository, commit) of a published dataset that has exactly these training images, or (None, None).
 
     Raises:
         UserError: The Hub is too busy to respond.

@@ -71,7 +71,7 @@ def _digest(content: bytes) -> str:
 
 
 def _installed() -> Distribution:
-    """Return the metadata of the installed package, or raise UserError if it is not installed."""
+    """Return the metadata of the installed package. Raise UserError if it is not installed."""
     try:
         return Distribution.from_name(NAME)
     except PackageNotFoundError as error:
@@ -120,7 +120,7 @@ def pinned(requirements: Iterable[str]) -> str:
 
 
 def _pinned(requirement: str) -> str:
-    """Return a requirement with the installed version, such as "gradio[oauth]==6.31.0"."""
+    """Pin a requirement to the installed version, as in "gradio[oauth]==6.31.0"."""
     match = re.match(r"[A-Za-z0-9._-]+(\[[\w,-]+\])?", requirement)
     if match is None or "@" in requirement:
         return requirement

@@ -62,7 +62,7 @@ def has_module(name: str) -> bool:
 
 
 def siblings_of(main: str) -> list[str]:
-    """Return the names (without .py) of the files that a vendored main script imports from its own folder."""
+    """Return the names (without .py) of the files that the main script of a copy imports from its own folder."""
     return sorted({node.module for node in _imports(main) if node.level == 1 and node.module})
 
 
@@ -89,7 +89,7 @@ def _imports(text: str) -> list[ast.ImportFrom]:
 
 
 def _relative(text: str) -> str:
-    """Rewrite the imports in a script so that it imports from its own folder."""
+    """Rewrite the imports in a script so that they refer to its own folder."""
     return re.sub(r"^from saliency_bench\.(?:\w+\.)*(\w+) import", r"from .\1 import", text, flags=re.MULTILINE)
 
 

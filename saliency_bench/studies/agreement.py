@@ -45,8 +45,8 @@ def consensus(masks: Sequence[np.ndarray], rule: str = "half") -> np.ndarray:
 
     Args:
         masks: One mask per person.
-        rule: One of `RULES`. "half": pixels that at least half of the people mark (for two people, the union).
-            "majority": pixels that more than half of the people mark (for two people, the intersection). "staple":
+        rule: One of `RULES`. "half": pixels that at least half of the people marked (for two people, the union).
+            "majority": pixels that more than half of the people marked (for two people, the intersection). "staple":
             pixels that belong to the region with a probability of at least 1/2 according to STAPLE (Warfield et al.,
             2004), which estimates how reliable each person is.
 
@@ -86,7 +86,7 @@ def dice(first: np.ndarray, second: np.ndarray) -> float:
 def cohens_kappa(first: np.ndarray, second: np.ndarray) -> float:
     """Compute Cohen's kappa with scikit-learn from the four counts of a pair.
 
-    The result is 1 if both masks are empty or both are full.
+    The result is 1 if both masks are empty or if both are full.
     """
     try:
         from sklearn.metrics import cohen_kappa_score
@@ -119,7 +119,7 @@ def krippendorffs_alpha(masks: Sequence[np.ndarray]) -> float:
 
 
 def image_agreement(masks: Sequence[np.ndarray]) -> dict[str, float]:
-    """Return the four measures for an image with at least two masks."""
+    """Return the four measures for one image, which must have at least two masks."""
     pairs = list(combinations(masks, 2))
     scores = {"IoU": iou, "Dice": dice, "Cohen's kappa": cohens_kappa}
     means = {name: float(np.mean([score(*pair) for pair in pairs])) for name, score in scores.items()}
@@ -127,7 +127,7 @@ def image_agreement(masks: Sequence[np.ndarray]) -> dict[str, float]:
 
 
 def study_agreement(images: Iterable[Sequence[np.ndarray]]) -> "dict[str, Estimate]":
-    """Return {measure: mean with its interval, over all images with at least two masks}."""
+    """Return {measure: its mean and interval, over all images with at least two masks}."""
     from saliency_bench.read.statistics.intervals import (
         bounded,  # imported here because it imports torch, which would cost the server of a page 500 MB of memory
     )

@@ -116,7 +116,7 @@ def new_configuration(images: StudyImages, settings: Mapping[str, Any]) -> dict[
 def choose_known(
     images: StudyImages, honeypots: int, practice: int, seed: int, foreground: str = ""
 ) -> tuple[list[str], list[str]]:
-    """Draw (honeypots, practice images) at random from the units that have a mask in the dataset.
+    """Draw (honeypots, practice images) at random from the units for which the dataset has a mask.
 
     Raises:
         UserError: There are too few units with a mask.
@@ -283,7 +283,7 @@ class Annotating:
     def _total(self, person: str) -> int:
         """Return the total number of images that a person will get if no further images are assigned to other people.
 
-        The number includes future honeypots, which are inserted as in `_waiting`.
+        The number includes the honeypots that `_waiting` will insert.
         """
         given, most = self._given(person), self.settings["per_person"]
         left, place = len(self._left(person)), len(given)
@@ -296,7 +296,7 @@ class Annotating:
         return min(place + left, most) if most else place + left
 
     def _waiting(self, person: str) -> list[str]:
-        """Return up to `AHEAD` unanswered units of a person, assigning new units if necessary."""
+        """Return up to `AHEAD` units that a person has not answered yet. If necessary, new units are assigned."""
         most, done = self.settings["per_person"], set(self.places.answered(person))
         given = self._given(person)
         waiting = [unit for unit in given if unit not in done]
@@ -397,7 +397,7 @@ class Annotating:
     # for reviewers
 
     def to_review(self) -> list[Answer]:
-        """Return the answers that need a review, oldest first, without masks.
+        """Return the answers that need a review, without their masks. The oldest answer comes first.
 
         Only each person's latest answer to a unit counts. Honeypots, skips and answers given by excluded people need no
         review.
@@ -419,7 +419,7 @@ class Annotating:
         ]
 
     def review_state(self, reviewer: str) -> dict[str, Any]:
-        """Return the data for a reviewer's page: the next answers, without the names of their authors.
+        """Return the data for a reviewer's page: the next answers to review, without the names of their authors.
 
         The answers are reserved for this reviewer until they are reviewed or the lease ends. No reviewer reviews the
         same answer twice.
@@ -455,7 +455,7 @@ class Annotating:
         return correction.payload | {"runs": None if pixels is None else runs_of(pixels), "corrected": True}
 
     def others(self, number: object) -> dict[str, Any]:
-        """Return the consensus of all other people who annotated the image of an answer, for the reviewer.
+        """For the reviewer of an answer, return the consensus of all other people who annotated the same image.
 
         Raises:
             UserError: The answer does not exist or does not need a review.
@@ -544,7 +544,7 @@ class Annotating:
 
 
 def reviewers_needed(study: Study) -> int:
-    """Return the number of people who must accept an answer."""
+    """Return how many people must accept an answer."""
     return study.configuration["settings"].get("reviewers", 1)
 
 

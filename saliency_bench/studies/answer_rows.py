@@ -83,7 +83,7 @@ def _after(table: Table, mark: int) -> Select[Any]:
 
 
 def add_lines(store: Database, lines: Iterable[str], source: str) -> Added:
-    """Add rows that a SQLite store does not contain, in one transaction.
+    """Add the rows that a SQLite store does not contain yet, in one transaction.
 
     Raises:
         UserError: A line is not a row, or its study is missing or exists with different settings.
@@ -120,7 +120,7 @@ def _parse(lines: Iterable[str], source: str) -> dict[str, list[dict[str, Any]]]
 
 
 def _add_studies(connection: Connection, rows: list[dict[str, Any]]) -> dict[str, int]:
-    """Add missing studies, and return {name: row number} of all studies."""
+    """Add missing studies. Return {name: row number} for all studies."""
     for values in rows:
         here = connection.execute(select(studies).where(studies.c.name == values["name"])).mappings().first()
         if here is None:

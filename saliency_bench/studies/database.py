@@ -162,7 +162,7 @@ class Database:
     def _turn(self) -> Iterator[None]:
         """Wait until no other thread of this process writes.
 
-        Without this queue, a thread could starve, because SQLite polls for its lock and does not queue.
+        Without this queue, a thread might never get its turn, because SQLite polls for its lock and does not queue.
         """
         if not self._queue.acquire(timeout=self.patience):
             raise sqlite3.OperationalError("database is locked")
@@ -173,7 +173,7 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """Open a read transaction. Within `writing`, reads see the changes of that transaction."""
+        """Open a read transaction. Inside `writing`, it sees the changes made by that transaction."""
         if (writer := getattr(self._of_thread, "writer", None)) is not None:
             yield writer
             return
@@ -240,7 +240,7 @@ def _setting(name: str, here: Any, given: Any) -> str:
 
 
 def check_text(name: str, text: object, most: int = 500) -> str:
-    """Return `text` if it is a valid name.
+    """Check that `text` is a valid name, and return it.
 
     Raises:
         UserError: The text is empty or too long, or contains control characters.

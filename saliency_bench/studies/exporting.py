@@ -125,7 +125,7 @@ class Imported:
 
     @property
     def strange(self) -> list[str]:
-        """Return the names in the file that match no image."""
+        """Return the names in the file that do not match any image."""
         return list(self.selection.strange)
 
 

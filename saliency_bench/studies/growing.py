@@ -19,7 +19,7 @@ MAY_GROW = ("annotators", "per_person")
 
 
 def revised(study: Study) -> Study:
-    """Return a study with the settings and dataset of the last revision."""
+    """Return a study that has the settings and the dataset of the last revision."""
     revisions = events_of(study, "protocol")
     if not revisions:
         return study
@@ -74,7 +74,7 @@ def grow(study: Study, images: StudyImages, fingerprint: str, settings: dict[str
 
 
 def _check_images(study: Study, images: StudyImages) -> None:
-    """Raise UserError if an assigned image is missing or differs from the annotated image."""
+    """Raise UserError if an assigned image is missing or differs from the image that was annotated."""
     people = study.people("annotator")
     given = {entry.unit for entry in study.assignments() if entry.person in people}
     if missing := sorted(given - set(images.positions)):

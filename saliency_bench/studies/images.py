@@ -62,7 +62,7 @@ class StudyImages:
         return "" if label is None else str(label)
 
     def with_masks(self) -> list[str]:
-        """Return the units that have a mask in the dataset."""
+        """Return the units for which the dataset has a mask."""
         if "mask" not in self.rows.features:
             return []
         masks = self.rows.data.column("mask").combine_chunks() if self.rows._indices is None else self.rows["mask"]

@@ -31,7 +31,7 @@ EXAMPLES = {"good": "✓ Good", "bad": "✗ Not like this"}  # {title of a pictu
 
 @dataclass(frozen=True)
 class Text:
-    """A consent form, or instructions, for the page.
+    """A consent form or instructions that the page displays.
 
     Attributes:
         id: SHA-256 of the Markdown and the images.
@@ -89,7 +89,7 @@ def read_text(path: str | Path) -> Text:
     """Read a consent form or instructions from a Markdown file.
 
     Raises:
-        UserError: The file or one of its pictures cannot be read.
+        UserError: The file, or an image that it contains, cannot be read.
     """
     path = Path(path)
     try:

@@ -19,7 +19,7 @@ LONGEST_REASON = 300  # maximum length in characters
 
 
 def act(study: Study, action: object, request: object, person: object = None, reason: object = "") -> None:
-    """Store an action of the owner. A repeated request is stored only once.
+    """Store an action taken by the owner. A repeated request is stored only once.
 
     Raises:
         UserError: The action or the person is unknown.
@@ -36,7 +36,7 @@ def act(study: Study, action: object, request: object, person: object = None, re
 
 
 def participants(study: Study) -> set[str]:
-    """Return the people who have joined as annotators or whose answers were imported."""
+    """Return the people who have joined as annotators or whose masks were imported."""
     return {*study.people("annotator"), *(answer.person for answer in study.answers(masks=False))}
 
 

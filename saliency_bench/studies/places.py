@@ -60,7 +60,7 @@ class Places:
         self._lock = RLock()
 
     def refresh(self) -> None:
-        """Read the new rows.
+        """Read the rows that were added since the last call.
 
         Within a transaction, call this before the first write, because the transaction may be rolled back.
         """

@@ -21,7 +21,7 @@ def codes_of(study: Study, images: Sequence[str]) -> np.ndarray:
 
 
 def numbered(rows: Sequence[tuple]) -> list[tuple]:
-    """Replace the pseudonym at the start of each row with a number. The rows are sorted by their other values."""
+    """Replace the pseudonym at the start of each row with a number. The rows are then sorted by their other values."""
     return [(str(number), *row) for number, row in enumerate(sorted((row[1:] for row in rows), key=str), 1)]
 
 

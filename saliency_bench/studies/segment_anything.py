@@ -36,7 +36,7 @@ PROMPTS = ("point_coords", "point_labels", "mask_input", "has_mask_input", "orig
 
 
 class SegmentAnything:
-    """Find a region from points, with an encoder network and a decoder network.
+    """Finds a region from points, with an encoder network and a decoder network.
 
     Args:
         encoder: An ONNX file.
@@ -90,7 +90,7 @@ class SegmentAnything:
         return self._in_size(masks[best], width, height)
 
     def _embed(self, file: Path) -> tuple[tuple[int, int], dict[str, np.ndarray]]:
-        """Return ((width, height) of an image, {name: output of the encoder})."""
+        """Run the encoder on an image. Return ((width, height) of the image, {name: output of the encoder})."""
         with Image.open(file) as opened:
             picture = opened.convert("RGB")
         scale = self._side / max(picture.size)
@@ -115,7 +115,7 @@ class SegmentAnything:
 
 
 def _session(path: str | Path) -> Any:
-    """Load a network that runs on the CPU.
+    """Load a network so that it runs on the CPU.
 
     Raises:
         UserError: Onnxruntime is not installed, or the file contains no network.

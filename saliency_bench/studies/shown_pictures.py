@@ -40,7 +40,7 @@ class Shown:
     """An image in the cache.
 
     Attributes:
-        name: Name of the file, based on the hash of the stored image. It is also used as the ETag.
+        name: Name of the file, based on the hash of the stored image. The page also uses this name as the ETag.
         height: Height of the upright image in pixels.
         width: Width of the upright image in pixels.
         sha256: Checksum of the stored image, as in the column `image_sha256` of published annotations.

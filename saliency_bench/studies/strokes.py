@@ -26,7 +26,7 @@ ROUNDS = 3  # number of GrabCut iterations (colour models, then a cut)
 
 @dataclass(frozen=True)
 class Stroke:
-    """Points (x, y) in pixels of an image, and whether they belong to the region."""
+    """A stroke: points (x, y) in pixels of an image, and whether they belong to the region."""
 
     points: list[tuple[float, float]]
     add: bool
@@ -36,7 +36,7 @@ def strokes_of(sent: object, height: int, width: int) -> list[Stroke]:
     """Validate the strokes that a page sent.
 
     Raises:
-        UserError: The strokes are invalid, too many, or outside an image of this size.
+        UserError: A stroke is invalid or outside an image of this size, or there are too many strokes.
     """
     if not isinstance(sent, list) or not 0 < len(sent) <= MOST_STROKES:
         raise UserError(f"strokes must be a list of 1 to {MOST_STROKES} strokes; start again from the marked region")
@@ -66,7 +66,7 @@ def _stroke(sent: object, height: int, width: int) -> Stroke:
 
 
 class GrabCut:
-    """Find a region with GrabCut, on a reduced image with sides of at most `LONGEST` pixels.
+    """Finds a region with GrabCut, on an image reduced to sides of at most `LONGEST` pixels.
 
     Raises:
         UserError: OpenCV is not installed.

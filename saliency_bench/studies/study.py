@@ -49,7 +49,7 @@ class Assignment:
 
     Attributes:
         person: The pseudonym.
-        unit: What the question is about.
+        unit: The unit.
         position: Position in the person's order, starting at 0.
         created: Time of the assignment.
     """
@@ -96,7 +96,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Review:
-    """A review of an answer: the verdict "accept", "reject" or "correct", and a comment."""
+    """A review of an answer. It contains the verdict "accept", "reject" or "correct", and a comment."""
 
     answer: int
     reviewer: str
@@ -225,7 +225,7 @@ class Study:
         return None if row is None else Person(row.name, row.role)
 
     def people(self, role: str | None = None) -> list[str]:
-        """Return the pseudonyms in the order in which people joined."""
+        """Return people's pseudonyms in the order in which they joined."""
         rows = select(people.c.name).where(people.c.study == self.id).order_by(people.c.id)
         with self.store.reading() as connection:
             return list(connection.scalars(rows if role is None else rows.where(people.c.role == role)))
@@ -294,7 +294,7 @@ class Study:
         self.append_new(connection, person, new, first)
 
     def append_new(self, connection: Connection, person: str, units: Iterable[str], first: int) -> None:
-        """Append new units to a person's assignments within a transaction, starting at position `first`."""
+        """Within a transaction, append new units to a person's assignments, starting at position `first`."""
         rows = [
             {"study": self.id, "person": person, "unit": unit, "position": first + index, "created": now()}
             for index, unit in enumerate(units)

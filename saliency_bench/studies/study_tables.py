@@ -48,7 +48,7 @@ def _text(name: str, *, unique: bool | None = None) -> Column[str]:
 
 
 def _created() -> Column[str]:
-    """Return a column of UTC times in ISO 8601 with microseconds. These strings sort chronologically."""
+    """Return a column for UTC times in ISO 8601 with microseconds. These strings sort chronologically."""
     return _text("created")
 
 

@@ -156,7 +156,7 @@ class Sync:
             complain(f"NOT SYNCED: answers since {since} exist only in {self.path.name} ({self.problem}); {then}")
 
     def _reason(self, error: Exception) -> str:
-        """Describe in one line, without secrets, why a copy could not be committed."""
+        """Describe, in one line and without secrets, why rows could not be committed."""
         return reason(error, self.repo, token_of(self.api))
 
     def _pending(self) -> list[str]:

@@ -61,7 +61,7 @@ def create_app(
 
 
 class Pages:
-    """Request handlers of the pages. Each method receives the person and the values of the request."""
+    """Request handlers for the pages. Each method receives the person and the values in the request."""
 
     def __init__(
         self, annotating: Annotating, assist: bool, segmenter: Segmenter | None, completion: dict[str, str] | None
@@ -113,7 +113,7 @@ class Pages:
         return gzip.compress(numbers.astype("<u2").tobytes(), compresslevel=1, mtime=0)
 
     def segment(self, person: Person, sent: dict[str, Any]) -> Any:
-        """Find the region that strokes mark on an image, and return its run lengths."""
+        """Find the region that strokes mark on an image. Return the region as run lengths."""
         unit = str(sent.get("unit"))
         if self.segmenter is None or not self.annotating.may_see(person, unit):
             return refusal(403, "you cannot mark regions on this image")
@@ -131,7 +131,7 @@ class Pages:
         return {"revision": stored.revision, "feedback": feedback} | self.state(person, {})
 
     def review(self, person: Person, sent: dict[str, Any]) -> dict[str, Any]:
-        """Store a review, and return the next mask."""
+        """Store a review. Return the next mask to review."""
         if person.role != "reviewer":
             raise UserError("only a reviewer's link allows this")
         texts = [str(sent.get(name) or "") for name in ("verdict", "request", "comment")]
@@ -139,7 +139,7 @@ class Pages:
         return self.state(person, {})
 
     def correct(self, person: Person, sent: dict[str, Any]) -> dict[str, Any]:
-        """Store a reviewer's correction of a mask, and return the next mask."""
+        """Store a reviewer's correction of a mask. Return the next mask to review."""
         if person.role != "reviewer":
             raise UserError("only a reviewer's link allows this")
         self.annotating.correct(person.name, sent)
@@ -191,5 +191,5 @@ class PictureFile(FileResponse):
 
 
 def main() -> None:
-    """Serve the study that the environment variables of the Space configure."""
+    """Serve the study that the environment variables of the Space define."""
     on_a_space.main("annotate")

@@ -247,7 +247,7 @@ async def _checked(headers: Headers, receive: Receive, is_valid: Callable[[dict]
 
 
 def account_of(scope: Scope) -> str | None:
-    """Return the signed-in account from Gradio's signed cookie, or None."""
+    """Return the account that is signed in according to Gradio's signed cookie, or None."""
     signed = scope.get("session", {}).get("oauth_info") or {}
     if (signed.get("expires_at") or 0) < time():
         return None

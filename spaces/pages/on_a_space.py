@@ -19,7 +19,7 @@ PORT = "7860"  # port that Spaces use; other hosts can set the variable PORT
 
 
 def main(kind: str) -> None:
-    """Serve a study. If a variable is missing, exit with status 2 and a message, which the Space displays."""
+    """Serve a study. If a variable is missing, exit with status 2 and a message that the Space displays."""
     from saliency_bench.cli import main as command
 
     try:

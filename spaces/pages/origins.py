@@ -78,7 +78,7 @@ def _is_here(host: str) -> bool:
 
 
 def _public() -> list[str]:
-    """Return the public host names of this machine."""
+    """Return the host names under which the public can reach this machine."""
     return [name.strip() for name in os.environ.get("SPACE_HOST", "").split(",") if name.strip()]
 
 

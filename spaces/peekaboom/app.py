@@ -67,5 +67,5 @@ def create_app(
 
 
 def main() -> None:
-    """Serve the study that the environment variables of the Space configure."""
+    """Serve the study that the environment variables of the Space define."""
     on_a_space.main("peekaboom")

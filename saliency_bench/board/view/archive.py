@@ -1,6 +1,6 @@
 """Data for the page of a board.
 
-The rows are loaded first; the scores and maps of samples are read when they are needed.
+The rows are loaded first. The scores and maps of samples are read only when they are needed.
 """
 
 import json
@@ -55,7 +55,7 @@ class Archive:
 
     @classmethod
     def load(cls, location: str | Path, data: Sequence[str | Path] = ()) -> "Archive":
-        """Load the board in a folder, or in the newest commit of a repository.
+        """Load the board from a folder, or from the newest commit of a repository.
 
         Args:
             location: Location of the results, as for `load_results`.
@@ -86,7 +86,7 @@ class Archive:
         return {shown_row.key: (shown_row, row) for shown_row, row in zip(self.rows, self.board.rows, strict=True)}
 
     def sampled(self, row: Row) -> Scored:
-        """Return the scores of a row's samples. Raise UserError if the files no longer contain the row."""
+        """Return the scores of a row's samples. Raise UserError if the files no longer contain this row."""
         submission = self._read(row.folder)
         if (outcome := submission.recorded.outcomes.get(row.cell.cell_id)) is None:
             raise UserError(f"{row.folder} no longer contains this row; reload the board")

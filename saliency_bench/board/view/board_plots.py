@@ -151,7 +151,7 @@ def pareto(costs: Sequence[float], gains: Sequence[float]) -> list[int]:
 
 
 def scenes(rows: Iterable[ShownRow]) -> list[tuple[str, str]]:
-    """Return each (dataset, model) that has rows with values, sorted by the number of official rows."""
+    """Return each (dataset, model) for which there are rows with values, sorted by the number of official rows."""
     rows = list(rows)
     official = Counter((row.dataset, row.model) for row in rows if row.value is not None and is_official(row))
     counts = Counter((row.dataset, row.model) for row in rows if row.value is not None)

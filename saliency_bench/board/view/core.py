@@ -27,7 +27,7 @@ LARGEST = 100_000  # maximum size in bytes
 
 
 class CoreCell(StrictModel):
-    """A dataset of the core with its classifier."""
+    """A dataset of the core, with its classifier."""
 
     dataset: Text
     split: Text = "test"

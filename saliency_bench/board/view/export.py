@@ -26,7 +26,7 @@ TEX = {
 
 
 def as_csv(rows: Iterable[ShownRow]) -> str:
-    """Return CSV with all columns and unrounded numbers."""
+    """Return the rows as CSV, with all columns and unrounded numbers."""
     return csv_text(FIELDS, ([_plain(getattr(row, name)) for name in FIELDS] for row in rows))
 
 
@@ -103,7 +103,7 @@ def as_bib(rows: Iterable[ShownRow], board: str, address: str, day: str) -> str:
 
 
 def _entry(key: str, author: str, title: str, address: str, year: str, note: str) -> str:
-    """Return a BibTeX entry. `author` is already escaped."""
+    """Format a BibTeX entry. `author` must already be escaped."""
     url = [f"  howpublished = {{\\url{{{_url(address)}}}}},"] if address else []
     fields = [f"  author = {{{author}}},", f"  title = {{{tex(title)}}},", f"  year = {{{year}}},", *url]
     return "\n".join([f"@misc{{{key},", *fields, f"  note = {{{tex(note)}}},", "}", ""])

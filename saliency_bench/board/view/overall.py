@@ -176,7 +176,7 @@ def _aligned(several: Sequence[Scored]) -> list[np.ndarray]:
 
 
 def _mean(datasets: Sequence[Matched], sign: int) -> tuple[float, float | None, float | None]:
-    """Return (S, lower end, upper end) with the interval for these datasets."""
+    """Return (S, lower end, upper end), where the interval is that for these datasets."""
     pooled, error, far = _pooled(datasets)
     value, low, high = (pooled if far is None else widened_over_datasets(pooled, error, far)).known
     value = sign * (value or 0.0) + 0.0  # avoids -0
@@ -252,6 +252,6 @@ def _p_with_failures(datasets: Sequence[Matched]) -> tuple[float, float]:
 
 
 def _sum_of_differences(matched: Matched, pair: Pair) -> float:
-    """Return the sum of the weighted differences, first explainer minus second."""
+    """Return the sum of the weighted differences between the first and the second explainer."""
     first, second, _ = matched.pair(*pair)
     return float((matched.columns[first] - matched.columns[second]).sum())

@@ -34,7 +34,7 @@ DAY = 24 * 3600.0
 
 
 def unfold(archive: Path, folder: Path, with_maps: bool = False) -> Path:
-    """Unpack the files of a run from a zip into a folder, and return the folder.
+    """Unpack the files of a run from a zip into a folder. Return the folder.
 
     The zip is untrusted, so it is read in a child process with limited memory and time.
 
@@ -102,7 +102,7 @@ def _unfold_maps(packed: ZipFile, place: str, folder: Path) -> None:
 
 
 def _entries(packed: ZipFile) -> tuple[str, dict[str, ZipInfo]]:
-    """Return (folder of the only run in an archive or "", {name in `WANTED`: zip entry})."""
+    """Return (folder of the only run in a zip or "", {name in `WANTED`: zip entry})."""
     by_folder: dict[str, dict[str, ZipInfo]] = {}
     for entry in packed.infolist():
         place, _, name = entry.filename.rpartition("/")
@@ -191,7 +191,7 @@ class Limits:
             times.append(now)
 
     def check_pulls(self, account: str, repo: str, api: HfApi) -> None:
-        """Raise UserError if an account has opened too many pull requests."""
+        """Raise UserError if an account has opened too many pull requests within 24 hours."""
         since = datetime.fromtimestamp(self.clock(), UTC) - timedelta(seconds=DAY)
         recent = 0
         with asking(repo):

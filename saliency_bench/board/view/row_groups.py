@@ -42,7 +42,7 @@ def is_verified(row: ShownRow) -> bool:
 
 
 def matches(row: ShownRow, view: View, *, without: str = "") -> bool:
-    """Return whether a row matches all filters except the filter `without`."""
+    """Return whether a row matches all filters. The filter `without` is ignored."""
     for name in FILTERS:
         wanted = getattr(view, name)
         if wanted and name != without and getattr(row, name) not in wanted:

@@ -92,7 +92,7 @@ class ShownRow:
 
     @property
     def has_samples(self) -> bool:
-        """Return whether the row has scores of individual samples, which are needed to compare it with another row."""
+        """Return whether the row's samples have scores, which are needed to compare the row with another row."""
         return self.attempts is None and self.n > 0
 
 

@@ -43,7 +43,7 @@ class Standings:
 
     @cached_property
     def _in_core(self) -> list[tuple[CoreCell, ShownRow, Row]]:
-        """Rows whose datasets and models match the core by hash and whose settings are the defaults."""
+        """Rows whose dataset and model match the core by hash, and whose settings are the defaults."""
         core = self.core.datasets if self.core else []
         cells = {(cell.fingerprint, cell.split, cell.digest): cell for cell in core if cell.fixed}
         rows = []

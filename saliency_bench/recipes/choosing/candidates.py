@@ -41,7 +41,7 @@ class Candidate:
 
 
 def candidates(classifier: Classifier, images: Images, target: Target) -> tuple[list[Candidate], dict[str, str]]:
-    """Return (explainers that suit a network, {name of any other explainer: reason why it is unsuitable}).
+    """Return (candidates that suit a network, {name of any other explainer: reason why it is unsuitable}).
 
     Args:
         classifier: The network.
@@ -70,7 +70,7 @@ def candidate_of(explainer: Explainer, images: Images) -> Candidate:
 def costs(
     chosen: Sequence[Candidate], metrics: Sequence[Metric], side: int
 ) -> tuple[dict[str, int], dict[tuple[str, str], int]]:
-    """Return ({candidate: passes per map}, {(candidate, metric): passes per score}) for an image.
+    """Return ({candidate: passes per map}, {(candidate, metric): passes per score}) for one image.
 
     A pass with gradients counts as three passes. A user-defined function counts as 0 unless it declares its passes.
     """
@@ -109,7 +109,7 @@ def _settings(name: str, classifier: Classifier, images: Images) -> Iterator[str
 
 
 def _earlier_layer(classifier: Classifier, images: Images) -> str | None:
-    """Return the last layer whose feature map is larger than Grad-CAM's, or None."""
+    """Return the last layer whose feature map is larger than that of Grad-CAM's layer, or None."""
     try:
         layout = layout_of(classifier, images, cam_layer(classifier, images))
     except UserError:  # the network has no feature maps, but some explainers with a layer option do not need them

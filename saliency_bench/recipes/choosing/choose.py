@@ -75,7 +75,7 @@ class Choice:
 
     @property
     def run(self) -> Path:
-        """Return the folder of the run with the scores."""
+        """Return the folder of the run that contains the scores."""
         return self.folder / RUN
 
     @property
@@ -351,7 +351,7 @@ def _list(given: Any) -> list[Any]:
 
 
 def _check_folder(folder: Path) -> None:
-    """Raise UserError unless the folder is new, empty or written by `choose`."""
+    """Raise UserError if the folder is not empty and was not written by `choose`."""
     ours = {CHOICE, COSTS, PAGE, RUN, "randomised"}
     strange = [path.name for path in folder.glob("[!.]*") if path.name not in ours] if folder.is_dir() else []
     if strange or (folder.exists() and not folder.is_dir()):
@@ -407,7 +407,7 @@ def _predicted(classifier: Classifier, images: Images) -> Target:
 def _affordable(
     chosen: Sequence[Candidate], metrics: Sequence[str], budget: Budget, first: int, seconds_of_pass: float
 ) -> tuple[list[Candidate], dict[str, str]]:
-    """Return (candidates that can finish the first round in time, {name of any other candidate: its cost}).
+    """Return (candidates that can finish the first round in time, {name of any other candidate: what it costs}).
 
     Raises:
         UserError: There is not enough time for any explainer except the baselines.
@@ -451,7 +451,7 @@ def _names_by_metric(chosen: Sequence[Candidate], questions: Sequence[ChoiceQues
 
 
 def _score_later(narrowing: Narrowing, metrics: Sequence[str], count: int) -> RoundScores | None:
-    """Score the best candidates of each race and all baselines on held-out images.
+    """Score the best candidates of each race and all baselines on the held-out images.
 
     Return None if there are no held-out images.
     """
@@ -517,7 +517,7 @@ def _first(names: Sequence[str], images: int) -> int:
 
 
 def _images(data: SplitTable, classifier: Classifier) -> Images:
-    """Return the first images, prepared for the network.
+    """Return the first images after preprocessing.
 
     Raises:
         UserError: None of these images can be read.
@@ -537,7 +537,7 @@ def _layer(classifier: Classifier, image: Images) -> str:
 
 
 def _command(spec: RunSpec, request: _Request) -> str:
-    """Return the equivalent command line, or the Python call if Python objects are used."""
+    """Return the equivalent command line. If Python objects are used, return the Python call instead."""
     # Omit explainers and metrics that the user did not set; the spec contains them because a run requires them.
     chosen = {name for name in ("explainers", "metrics") if not getattr(request, name)}
     within, margin = request.within, request.margin

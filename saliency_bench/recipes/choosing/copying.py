@@ -16,7 +16,7 @@ NORMALISED = "model, x = classifier.taking_normalised(), classifier.normalised(i
 
 
 def load_call(explainer: Explainer) -> str:
-    """Return code that loads an explainer with `load_explainer`, or the name of a user-defined function."""
+    """Return code that loads an explainer with `load_explainer`. For a user-defined function, return its name."""
     if not registry.is_named(explainer.version):
         return f"explainer = {explainer.name}"
     usual = options.defaults(explainer.function)

@@ -227,7 +227,7 @@ class Narrowing:
         return {metric: contest.race.left for metric, contest in self.contests.items() if not contest.ended}
 
     def _next(self, limit: int, lineup: Mapping[str, Sequence[str]]) -> int | None:
-        """Return the number of images for the next round, or None if no images or no time are left."""
+        """Return the number of images in the next round, or None if there are no images or no time left."""
         reason = NO_IMAGES if limit >= self.images else ""
         following = min(self.images, limit + self.first * max(1, round((GROWTH - 1) * limit / self.first)))
         # For every image used for the decision, reserve time for a held-out image.
@@ -318,7 +318,7 @@ class Narrowing:
 
 
 def ranking(contest: Contest, scores: RoundScores) -> list[str]:
-    """Return the remaining candidates of a race that have scores for nearly all images, best first."""
+    """Return the remaining candidates in a race that have scores for nearly all images, from best to worst."""
     values = {name: scores.values[name, contest.metric] for name in contest.race.left}
     average = np.nanmedian if contest.race.by_sign else np.nanmean
     scored = {name: int(np.isfinite(numbers).sum()) for name, numbers in values.items()}

@@ -100,6 +100,6 @@ def gains(declared: np.ndarray, others: Sequence[np.ndarray], codes: np.ndarray,
 
 
 def first_few(items: Sequence[Any], count: int = 4) -> str:
-    """Format the first items of a list and the number of remaining items."""
+    """Format the first `count` items of a list, and say how many more there are."""
     more = len(items) - count
     return ", ".join(map(str, items[:count])) + (f" and {more} more" if more > 0 else "")

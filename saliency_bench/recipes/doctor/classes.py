@@ -144,7 +144,7 @@ def check_accuracy(data: SplitTable, question: RunQuestion, rows: Sequence[Mappi
 
 
 def check_order(question: RunQuestion, seed: int, rows: Sequence[Mapping]) -> tuple[Check, ClassAssignment | None]:
-    """Check that the classes are in the order of the logits.
+    """Check whether the classes are in the order of the logits.
 
     Returns:
         The check, and an assignment that fits better than the declared one, or None.

@@ -60,7 +60,7 @@ class Diagnosis:
 
     @property
     def passed(self) -> bool:
-        """Return True if no check is marked wrong."""
+        """Return whether no check is marked "wrong"."""
         return not self.marked("wrong")
 
     def marked(self, *marks: str) -> list[str]:
@@ -75,7 +75,7 @@ class Diagnosis:
 
     @property
     def lines(self) -> list[str]:
-        """Return the lines below the table, which state what to fix and which commands to run next."""
+        """Return the lines below the table. They state what to fix and which commands to run next."""
         wrong = self.marked("wrong")
         first = f"fix this first: {', '.join(wrong)}; then run:" if wrong else "nothing is wrong; run next:"
         return [first, "", one_after_the_other(self.commands)]
@@ -87,7 +87,7 @@ class Diagnosis:
         return {"format": FORMAT, **self.about, "passed": self.passed, "checks": checks, "commands": self.commands}
 
     def to_pandas(self) -> "pd.DataFrame":
-        """Return a frame with a row per check: name, mark, text, fix and values."""
+        """Return a data frame with one row per check. The columns are name, mark, text, fix and values."""
         import pandas as pd
 
         return pd.DataFrame([check.as_dict() for check in self.checks])

@@ -129,7 +129,7 @@ def _shape(classifier: Classifier, module: nn.Module, image: Images) -> list[int
 
 
 def _sample(examined: Examined) -> _Sample | None:
-    """Return the first images that can be explained, or None."""
+    """Select the first images that can be explained. Return None if there are none."""
     question, samples = examined.model.question, examined.first.samples
     if samples is None:
         return None
@@ -206,7 +206,7 @@ def _draws_of(explainer: Explainer, otherwise: int) -> int:
 
 
 def _problem(images: Images, maps: Maps | None, faults: Mapping[int, str]) -> str:
-    """Return a description of the problem with the maps, or ""."""
+    """Describe the problem with the maps, or return "" if there is none."""
     if faults:
         return f"{len(faults)} of {len(images)} maps: {next(iter(faults.values()))}"
     if maps is None:

@@ -100,7 +100,7 @@ def _fits(declared: np.ndarray, classes: int, names: Sequence[str]) -> dict[str,
 
 
 def _shifted(declared: np.ndarray, labels: np.ndarray, predictions: np.ndarray, classes: int) -> np.ndarray:
-    """Shift the declared assignment by the offset, in logits, that makes the most predictions match their labels."""
+    """Shift the declared assignment by the offset (in logits) that makes the most predictions match their labels."""
     known = declared[labels] != NONE
     shifts = Counter(((predictions - declared[labels]) % classes)[known].tolist())
     shift = max(shifts, key=lambda number: (shifts[number], -number), default=0)

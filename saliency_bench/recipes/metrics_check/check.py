@@ -98,7 +98,7 @@ class Count:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Return Wilson's 95 % interval of the rate. With ties, the interval is wider than necessary."""
+        """Return the rate's 95 % Wilson interval. If there are ties, the interval is wider than necessary."""
         return wilson(self.rate, self.n, Z) if self.n else (0.0, 1.0)
 
     @property
@@ -144,7 +144,7 @@ def is_alignment(inputs: Collection[str]) -> bool:
 
 
 def drawings(kind: str, images: int = IMAGES, seed: int = 0) -> list[Scene]:
-    """Return the first `images` drawings for a kind of evidence."""
+    """Return the first `images` drawings that are used for a kind of evidence."""
     return [_drawn(index, KINDS[kind].layout, seed) for index in range(images)]
 
 
@@ -181,7 +181,7 @@ def dataset_of(kind: str, images: int = IMAGES, seed: int = 0) -> Dataset:
 
 
 def mask_of(kind: str, drawing: Scene) -> np.ndarray:
-    """Return the mask of a drawing for a kind of evidence, bool (H, W)."""
+    """Return the mask of a drawing, bool (H, W), which depends on the kind of evidence."""
     return inside(drawing.coloured[:1]) if KINDS[kind].mask == "evidence" else drawing.mask
 
 
@@ -246,7 +246,7 @@ def interventions(kind: str, images: int = IMAGES, seed: int = 0) -> list[Count]
 
 
 def intervened(kind: str, drawing: Scene, change: str, number: int) -> Scene:
-    """Return a drawing with its evidence replaced or erased, or with everything else changed."""
+    """Return a drawing in which the evidence was replaced or erased, or in which everything else was changed."""
     reads, grid = KINDS[kind].reads, drawing.layout == "grid"
     if change == "evidence erased":
         return _without_evidence(reads, drawing)

@@ -26,7 +26,7 @@ def shifted(classifier: Classifier, images: Images, target: Target) -> Maps:
 
 
 def blurred(classifier: Classifier, images: Images, target: Target) -> Maps:
-    """Return the correct map, blurred with a Gaussian with a standard deviation of three pixels."""
+    """Return the correct map, blurred with a Gaussian whose standard deviation is three pixels."""
     size = 2 * round(3 * SIGMA) + 1
     return gaussian_blur(right_map(classifier, images, target), [size, size], [SIGMA, SIGMA])
 
@@ -53,7 +53,7 @@ def peaked(classifier: Classifier, images: Images, target: Target) -> Maps:
 
 
 def other_class(classifier: Classifier, images: Images, target: Target) -> Maps:
-    """Return the correct map of the most likely class that is not in the target."""
+    """Return the correct map for the most likely class that is not in the target."""
     logits = classifier(images).masked_fill(target > 0, -torch.inf)
     return right_map(classifier, images, functional.one_hot(logits.argmax(1), logits.shape[1]).float())
 

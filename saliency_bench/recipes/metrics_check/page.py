@@ -212,7 +212,7 @@ def write_page(counts: Sequence[Count], folder: Path) -> Path:
 
 
 def name_of(metric: str) -> str:
-    """Return the name of a metric as displayed on the page."""
+    """Return the name under which the page displays a metric."""
     return metric.removeprefix("saliency_").replace("_", " ")
 
 
@@ -360,7 +360,7 @@ def alignment(counts: Sequence[Count]) -> str:
 
 
 def misled(counts: Sequence[Count]) -> str:
-    """Return a list of the kinds of damage that mislead each metric, grouped by family, with networks and rates."""
+    """Return a list of the kinds of damage that mislead each metric. It names the networks and the rates."""
     parts = []
     for family, reason in ABOUT.items():
         lines = []
@@ -420,7 +420,7 @@ def on_grey(counts: Sequence[Count]) -> list[str]:
 
 
 def by_damage(cells: Sequence[Count], ties: bool = False) -> str:
-    """Format kinds of damage with their networks, with a note if most images are ties."""
+    """List kinds of damage with the networks on which they occur. A note is added if most images are ties."""
     texts = []
     for damage in dict.fromkeys(count.damage for count in cells):
         here = [count for count in cells if count.damage == damage]

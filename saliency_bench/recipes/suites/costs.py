@@ -149,7 +149,7 @@ def cost_of_retraining(
 
 
 def speed_key(job: SuiteJob) -> Key:
-    """Return the key under which the speed of a run's network is cached."""
+    """Return the key under which the speed of a job's network is cached."""
     start = job.networks[0].start if job.networks else str(job.spec.model)
     return public_name(start), job.networks[0].recipe.size if job.networks else SIDE, job.spec.batch_size
 
@@ -182,7 +182,7 @@ def network_like(job: SuiteJob, device: str | None) -> Classifier | None:
 
 
 def forward_pass(classifier: Classifier, images: Images) -> None:
-    """Send images through a network and wait for the device."""
+    """Send images through a network, and wait until the device has finished."""
     with torch.no_grad():
         classifier(images).sum().item()
 

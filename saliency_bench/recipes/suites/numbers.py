@@ -207,7 +207,7 @@ def _score(run: Run, explainer: str, metric: str, part: str | None) -> Number:
 
 
 def _clever_hans(run: Run, explainer: str, localisation: str, faithfulness: str) -> Number:
-    """Return the share of samples that `found_by` selects from two metrics.
+    """Return the share of samples that `found_by` selects on the basis of two metrics.
 
     Raise NoNumberError if a cell is missing.
     """
@@ -237,7 +237,7 @@ def part_of(cell: CellResult, part: str) -> Interval | None:
 
 
 def _accuracy(job: SuiteJob, run: Run, value: Value, transform: str) -> Number:
-    """Return an accuracy of a run's classifier. Raise NoNumberError if it was not measured."""
+    """Return an accuracy of a run's classifier. Raise NoNumberError if it has not been measured."""
     model = run.summary["model"]
     accuracies = accuracies_of(job).get(transform) if transform else model
     if accuracies is None:

@@ -71,7 +71,7 @@ class SuiteResult:
     __repr__ = __str__
 
     def as_json(self) -> dict[str, Any]:
-        """Return the tables and failures for the JSON output of the command."""
+        """Return the tables and failures as the command's JSON output."""
         tables = [{"table": table.name, "smoke": table.smoke, "numbers": table.records, "notes": table.notes}
                   for table in self.tables]  # fmt: skip
         return {"tables": tables, "failed": {str(folder): why for folder, why in self.failed.items()}}
@@ -84,7 +84,7 @@ class Plan:
     steps: list[Step]
 
     def as_json(self) -> list[dict[str, Any]]:
-        """Return the plan for the JSON output of the command."""
+        """Return the plan as the command's JSON output."""
         names = ("dataset", "model", "images", "cells", "done", "passes", "seconds", "megabytes", "missing")
         return [
             {"run": step.job.folder.name} | {name: getattr(step, name) for name in names}
@@ -99,7 +99,7 @@ class Plan:
 
 
 def planned(name: str, **options: Any) -> Plan:
-    """Return the plan and cost of `suite` with these options, without training or running anything."""
+    """Return the plan that `suite` would follow with these options, including its cost. Nothing is trained or run."""
     _, _, _, choice, jobs = _choose(name, **options)
     return Plan(plan_of(jobs, choice))
 
@@ -211,7 +211,7 @@ def _choose(
 
 
 def _check_not_mixed(content: Suite, choice: SuiteChoice) -> None:
-    """Check that smoke-size results and real results are in separate folders.
+    """Check that smoke-test results and real results are in separate folders.
 
     Raises:
         UserError: The folder contains results of the other type, or a dataset's folder contains a different dataset.

@@ -58,7 +58,10 @@ class SuiteChoice:
     answers: Sequence[Answers] = ()
 
     def takes(self, axis: str, text: str) -> bool:
-        """Return whether a name is selected. `rise` also selects names with options, such as `rise:masks=1000`."""
+        """Return whether a name is selected.
+
+        Selecting `rise` also selects names with options, such as `rise:masks=1000`.
+        """
         return axis not in self.select or bool({text, text.partition(":")[0]} & set(self.select[axis]))
 
 
@@ -88,7 +91,10 @@ class Network:
 
     @property
     def is_done(self) -> bool:
-        """Return whether training is complete: the checkpoint exists and the training state has been deleted."""
+        """Return whether training is complete.
+
+        If it is, the checkpoint exists and the training state has been deleted.
+        """
         return (self.out / "model.safetensors").is_file() and not self.state.exists()
 
 
@@ -198,7 +204,7 @@ def _name(suite: Suite, job: SuiteJob, jobs: Sequence[SuiteJob]) -> SuiteJob:
 
 
 def _naming_model(suite: Suite, dataset: str, run: RunEntry) -> str:
-    """Return the model whose predictions are the targets (`target: predicted-by:vit-b`), or "" for other targets."""
+    """Return the model whose predictions are the targets, as in `target: predicted-by:vit-b`, or "" otherwise."""
     target = str((suite.datasets[dataset].settings | run.settings).get("target", ""))
     name = target.removeprefix(PREDICTED_BY)
     return name if target.startswith(PREDICTED_BY) and name in suite.models else ""

@@ -232,7 +232,7 @@ def _classes_in(members: Sequence[Sequence[int]] | None, row: Mapping[str, Any])
 
 
 def _likeliest_absent(members: Sequence[Sequence[int]] | None, row: Mapping[str, Any]) -> int | None:
-    """Return the most probable class that is not in the image, or None if the classes or predictions are unknown."""
+    """Return the most probable class that is not in the image, or None if classes or predictions are unknown."""
     present = _classes_in(members, row)
     if not present or row["logits"] is None:
         return None
@@ -248,7 +248,7 @@ def _per_class(run: Run, count: int) -> list[str]:
 
 
 def _listed(path: Path) -> list[str]:
-    """Read image ids from the column image_id of a CSV file, or from a file with one id per line."""
+    """Read image ids from a file. It is a CSV file with the column image_id, or has one id per line."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -268,7 +268,7 @@ def score_line(run: Run, image_id: str, explainer: Explainer, metric: str, name:
 
 
 def cell_of(sample: SuiteSample, explainer: Explainer, view: ViewSpec) -> Panel:
-    """Draw one view of a sample. If a target or column is missing, the cell contains only a note."""
+    """Draw one view of a sample. If its target or a column is missing, the cell contains only a note."""
     if view.partner or view.kind in PASTED:
         return _of_partner(sample, explainer, view)
     images = sample.images

@@ -221,7 +221,7 @@ def plan_rows(steps: Sequence[Step]) -> list[list[str]]:
 
 
 def plan_notes(steps: Sequence[Step]) -> list[str]:
-    """Return lines with the totals, the missing sources, and the runs with unreliable maps."""
+    """Return lines that state the totals, the missing sources, and the runs with unreliable maps."""
     cells, done = sum(step.cells for step in steps), sum(step.done for step in steps)
     cost = sum((step.cost for step in steps if step.cost), Cost())
     disk = sum(step.megabytes or 0 for step in steps)
@@ -256,12 +256,12 @@ def _unreliable(steps: Sequence[Step]) -> list[str]:
 
 
 def _count(number: int | None) -> str:
-    """Format a number of images or networks, or return "?" if it is unknown."""
+    """Format a number of images or networks. Return "?" if it is unknown."""
     return "?" if number is None else f"{number:,}"
 
 
 def _dataset(name: str, split: str, build: str) -> tuple[str, dict[str, int], str]:
-    """Return (where a dataset is, {split: number of images} if known, message about what is missing or "")."""
+    """Return (where a dataset is, {split: number of images} if known, what is missing or "")."""
     try:
         source = find(name)
         if source.folder is None:

@@ -176,7 +176,7 @@ class Value(Strict):
 
     @property
     def has_explainer(self) -> bool:
-        """Return whether the value depends on the explainer."""
+        """Return whether the value depends on an explainer."""
         return not (self.accuracy or self.count or self.size or self.text)
 
     @property
@@ -260,7 +260,7 @@ class TableSpec(Strict):
 
     @property
     def has_explainer(self) -> bool:
-        """Return whether any value of the table depends on the explainer."""
+        """Return whether any value in the table depends on an explainer."""
         return any(value.has_explainer for value in self.values.values())
 
     def needs(self, **names: str) -> bool:
@@ -269,7 +269,7 @@ class TableSpec(Strict):
 
     @property
     def needs_runs(self) -> bool:
-        """Return whether the table shows anything other than texts and the sizes of datasets."""
+        """Return whether the table shows anything other than texts and dataset sizes."""
         return not all(value.size or value.text for value in self.values.values())
 
     def shows(self, axis: str, name: str) -> bool:
@@ -510,7 +510,7 @@ def suite_files() -> dict[str, Path]:
 
 
 def list_suites() -> list[str]:
-    """Return the names of all installed suites and of their tables."""
+    """Return the names of all installed suites, and of their tables and pictures."""
     names: list[str] = []
     for suite, path in suite_files().items():
         try:
@@ -584,7 +584,7 @@ def _first_error(error: ValidationError) -> str:
 
 
 def _keys_at(steps: Iterable[str]) -> list[str]:
-    """Return the valid keys of the mapping at a path in the file, such as ["tables", "main"]."""
+    """Return the keys that are valid at a path in the file, such as ["tables", "main"]."""
     model: type[BaseModel] = Suite
     for step in steps:
         if step in model.model_fields:

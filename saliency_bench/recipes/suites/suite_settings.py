@@ -28,7 +28,7 @@ def settings_table(name: str, suite: Suite, tables: Iterable[str]) -> Printed:
 
 
 def _row(suite: Suite, name: str, resolved: str, note: str) -> tuple[str, str, str]:
-    """Return a row of the list: the resolved options of `name`, followed by the decisions about it."""
+    """Return one row of the list, with the resolved options of `name` and the decisions about it."""
     entries = [entry for entry in suite.decisions if name in entry.about]
     paper = " ".join(entry.paper for entry in entries) or SILENT
     texts = (resolved, *(entry.run for entry in entries), note)

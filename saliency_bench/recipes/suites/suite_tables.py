@@ -116,7 +116,7 @@ class SuiteTable(PaperTables):
         return Printed(header, lines, self.name)
 
     def paper_table(self) -> PaperTable:
-        """Return the table that `to_latex` and `to_markdown` format."""
+        """Return the table in the form that `to_latex` and `to_markdown` format."""
         cells = self.cells
         lines = [
             Line(tuple(self.called(row)), [_entry(self, cells.get((row, column))) for column in self.columns])
@@ -127,7 +127,10 @@ class SuiteTable(PaperTables):
 
     @property
     def notes(self) -> list[str]:
-        """The notes below the table: remarks, missing numbers, and explanations of bold numbers and marks."""
+        """The notes below the table.
+
+        They contain remarks, missing numbers, and explanations of bold numbers and marks.
+        """
         counts = self.numbers.loc[self.numbers["missing"] != "", "missing"].value_counts(sort=False)
         notes = [f"{count} of {len(self.numbers)} numbers are missing: {reason}." for reason, count in counts.items()]
         if self.numbers["best"].any():
@@ -175,7 +178,7 @@ def as_csv(numbers: pd.DataFrame, smoke: bool) -> str:
 
 
 def make_table(name: str, results: Results, compare: bool = False, about: Sequence[str] = ()) -> SuiteTable:
-    """Return a table with its numbers and the paper's numbers."""
+    """Create a table from its numbers and the paper's numbers."""
     table = results.suite.tables[name]
     axes = columns_of([*table.rows, *table.columns])
     frame = results.numbers_of(name).rename(columns={"value": QUANTITY})
@@ -255,7 +258,7 @@ def _fits(frame: pd.DataFrame, where: Mapping[Any, Sequence[str]]) -> pd.Series:
 
 
 def _range(low: int, high: int) -> str:
-    """Format a range such as "5 to 10", or one number if both ends are equal."""
+    """Format a range such as "5 to 10". If both ends are equal, one number is shown."""
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
@@ -287,18 +290,18 @@ def _entry(table: SuiteTable, record: Mapping[str, Any] | None) -> TableEntry:
 
 
 def number_of(table: SuiteTable, record: Mapping[str, Any], column: str = "value") -> str:
-    """Format the number in a column of a record, such as 0.312, or 4,318 for a count."""
+    """Format the number in a column of a record, such as 0.312. A count is formatted as in 4,318."""
     value = record[column]
     return f"{value:,.0f}" if table.is_count(record) and value is not None else words.number(value)
 
 
 def interval_of(record: Mapping[str, Any]) -> str:
-    """Format the interval as in [0.288, 0.337], or return "" if there is no interval."""
+    """Format the interval as in [0.288, 0.337]. Return "" if there is no interval."""
     return "" if record["low"] is None else f"[{words.number(record['low'])}, {words.number(record['high'])}]"
 
 
 def figure_of(table: SuiteTable, record: Mapping[str, Any]) -> str:
-    """Return text such as "paper 0.300, +0.012", or "" if the paper has no number to compare with."""
+    """Return text such as "paper 0.300, +0.012". Return "" if the paper has no number to compare with."""
     if not table.compare or record["paper"] is None:
         return ""
     text, difference = f"paper {number_of(table, record, 'paper')}", record["difference"]

@@ -21,7 +21,7 @@ COLUMNS = ("dataset", "model", "quantity", "explainer", "other", "n", "differenc
 
 
 def t_tests(results: Results, name: str) -> pd.DataFrame:
-    """Compare each explainer with the table's `t_test` explainer, and return a row per run, metric and explainer.
+    """Compare each explainer with the table's `t_test` explainer. Return one row per run, metric and explainer.
 
     Returns:
         A frame with the columns `COLUMNS`. p is NaN if there are too few samples, and `p_paired_test` is NaN if the run

@@ -99,7 +99,7 @@ def _config(drawn: Sequence[PersonMask]) -> str:
 
 
 def encode(mask: np.ndarray) -> np.ndarray:
-    """Encode a mask, bool (H, W), as run lengths, uint8 (n,)."""
+    """Encode a mask, bool (H, W), as run lengths, a stream of bytes uint8 (n,)."""
     flat = mask.ravel()
     starts = np.concatenate([[0], np.flatnonzero(flat[1:] != flat[:-1]) + 1, [flat.size]])
     parts = [f"{flat.size * CHANNELS:032b}{7:05b}" + "".join(f"{size - 1:04b}" for size in SIZES)]
@@ -150,7 +150,7 @@ def decode(stream: Iterable[int], height: int, width: int) -> np.ndarray:
 
 
 def read(path: Path, person: str, selection: PersonRegions | None = None) -> dict[str, np.ndarray]:
-    """Read {unit: mask} from an export in JSON or JSON-MIN."""
+    """Read {unit: mask} from an export in JSON or JSON-MIN format."""
     path = file_in(path, "tasks.json")
     try:
         content = parse_json(read_bytes(path, LARGEST))
@@ -221,7 +221,7 @@ def _is_picture(name: Any) -> bool:
 
 
 def _rank(annotation: dict[str, Any], number: int, place: int) -> tuple:
-    """Return a sort key for annotations: ground truth ranks highest, then accepted annotations, then the latest."""
+    """Return a key that sorts annotations. Ground truth ranks highest, then accepted annotations, then the latest."""
     reviews = annotation.get("reviews")
     accepted = any(isinstance(item, dict) and item.get("accepted") is True for item in reviews or [])
     time = str(annotation.get("updated_at") or annotation.get("created_at") or "")

@@ -33,7 +33,7 @@ def check(drawn: Sequence[PersonMask]) -> None:
 
 
 def write(out: Path, drawn: Sequence[PersonMask]) -> None:
-    """Write a PNG file for each person's mask, each consensus mask, and the votes for each image."""
+    """Write a PNG file for each person's mask of an image, for the consensus mask, and for the votes."""
     for entry in drawn:
         name = f"{file_stem(entry.image_id)}.png"
         if entry.votes is not None:

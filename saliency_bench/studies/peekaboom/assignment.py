@@ -54,6 +54,6 @@ def leftovers(missing: Mapping[Pair, int], pairs: int, seed: int) -> list[Pair]:
 
 
 def with_checks(sheet: Iterable[str], checks: Iterable[str], person: str, seed: int) -> list[str]:
-    """Shuffle the units of a sheet for a person, and insert the attention checks at random positions."""
+    """Shuffle the units on a person's sheet, and insert the attention checks at random positions."""
     units = sorted(sheet, key=lambda unit: seed_of(seed, "order", person, unit))
     return insert_checks(units, checks, person, seed)

@@ -163,7 +163,7 @@ class Peekaboom:
         return with_checks([unit_of(*pair) for pair in sheet], checks, person, self.study.seed)
 
     def _missing(self, everyone: list[Assignment]) -> dict[Pair, int]:
-        """Return {pair: number of missing judgements}. Judgements in progress are not missing."""
+        """Return {pair: number of missing judgements}. Judgements in progress do not count as missing."""
         settings = self.study.configuration
         active = self.study.active(self.lease_hours)
         ended = {key for key, steps in by_judgement(self.study.answers(last=False)).items() if self._has_ended(steps)}
@@ -198,7 +198,7 @@ class Peekaboom:
         return 1.0 if question.is_check else self.exposures[question.step]
 
     def choices(self, person: str, unit: str) -> list[str]:
-        """Return the labels to choose from, including the correct label.
+        """Return the labels to choose from. They include the correct label.
 
         The image determines the labels. The image and the person determine their order.
         """
