@@ -99,7 +99,7 @@ def write_maps(folder: Path, name: str, maps: Iterable[tuple[str, np.ndarray]]) 
     written: list[Path] = []
     step = PER_SHARD
     while shard := list(islice(given, 1)):
-        # All maps have the size of the prepared frame, so the first map determines the number of maps per shard.
+        # All maps have the size of the preprocessed images, so the first map determines the number of maps per shard.
         step = max(1, min(PER_SHARD, MOST_VALUES // max(shard[0][1].size, 1)))
         shard += islice(given, step - 1)
         if len(written) == MOST_SHARDS:

@@ -145,7 +145,7 @@ events = Table(
     _key(),
     _of("study"),
     _text("kind"),
-    Column("person", Text),  # person that the event is about; NULL for the whole study
+    Column("person", Text),  # person that the event concerns; NULL for the entire study
     _text("request", unique=True),
     Column("payload", JSON, nullable=False),
     _created(),

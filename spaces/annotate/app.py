@@ -32,7 +32,7 @@ from saliency_bench.utils.pictures import png
 LARGEST = 2**24  # maximum size of a request in bytes; requests can contain masks
 STRENGTH, COLOUR = 0.75, (255, 64, 129)  # opacity and colour of pixels that everyone has marked
 THUMBNAIL = 480  # longer side in pixels of an image on the owner's page
-PIECES_KEPT = 256  # number of images whose pieces are cached in memory, at most a few hundred KB each
+PIECES_KEPT = 256  # number of images whose superpixels are cached in memory, at most a few hundred KB each
 Segmenter = Callable[[Path, Sequence[Stroke]], np.ndarray]  # (picture, strokes) -> region, bool (H, W)
 
 
@@ -69,7 +69,7 @@ class Pages:
         self.annotating, self.study, self.assist = annotating, annotating.study, assist
         self.segmenter, self.completion = segmenter, completion
         self.pieces = lru_cache(PIECES_KEPT)(self._pieces)
-        self.computing = Lock()  # compute pieces for one image at a time, and only once
+        self.computing = Lock()  # compute superpixels for one image at a time, and only once
 
     def state(self, person: Person, sent: dict[str, Any]) -> dict[str, Any]:
         """Return the data for a person's page."""

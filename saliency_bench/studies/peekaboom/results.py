@@ -40,7 +40,7 @@ from saliency_bench.utils.seeds import random_bits, seed_of
 
 NUMBERS = (0.3, 0.5, 1.0, 3.0, 5.0, 7.0, 10.0)  # numbers of judgements per image and explainer, as in table 3
 DRAWS = 1000
-GUESSING = "guessing"  # name of the row for a blind clicker
+GUESSING = "guessing"  # name of the row for guessing
 CROWD = ("explainer", "saliency_crowd_auc", "low", "high", "corrected", "rank", "images", "judgements", "never right",
          "with everyone")  # fmt: skip
 CURVES = ("explainer", "exposure", "accuracy", "low", "high", "judgements")
