@@ -22,7 +22,7 @@ from saliency_bench.push_scripts import _shared
 
 SECTION = "measure"
 METRICS_CHECK = "metrics-check"
-KEPT = "finished runs, networks and complete batches", "{out}/runs/*/scores/*.parquet"  # what is kept when the command is stopped
+KEPT = "finished runs, networks and complete batches", "{out}/runs/*/scores/*.parquet"  # kept when interrupted
 
 
 def arguments(parser: ArgumentParser) -> None:

@@ -7,8 +7,9 @@
     def my_score(maps, masks, *, option: float = 1.0): ...                   # -> scores (B,), or parts (B, P)
 
 The decorator creates a declaration, checks it against the function and attaches it as `my_score.declaration`. The
-function itself is not changed. If they do not match, a `UserError` is raised when the function is defined. Keyword-only
-parameters with defaults are options. The other parameters of a metric are its inputs, with names from `INPUTS`.
+function itself is not changed. If the declaration does not match the function, a `UserError` is raised when the
+function is defined. Keyword-only parameters with defaults are options. The other parameters of a metric are its inputs,
+with names from `INPUTS`.
 
 This file is copied into published metrics, so the only module of the package that it imports is `errors`.
 """

@@ -249,8 +249,8 @@ def score_regions(
         score: Function of the salient pixels and the mask, both bool (B, H, W), that returns scores (B,).
         maps: Maps of shape (B, H, W).
         masks: Masks of shape (B, H, W).
-        thresholds: Pixels whose value exceeds the threshold are salient. With "mask_area", the top pixels are salient,
-            and their number is that of the pixels in the mask.
+        thresholds: Pixels whose value exceeds the threshold are salient. With "mask_area", the top pixels of the map
+            are salient, as many as the mask contains.
         normalised: Whether to scale each map to [0, 1] first.
 
     Returns:

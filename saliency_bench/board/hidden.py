@@ -131,8 +131,8 @@ def views(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return three views of a map (H, W): the map, the pixels above half of the map's range, and the ranks.
 
     Tied pixels get their mean rank. The second view contains what metrics with a threshold use, and the third view what
-    metrics that order pixels use. Changes of values that do not cross the threshold preserve the second view. Changes
-    that keep the order of the values preserve the third view.
+    metrics that order pixels use. The second view stays the same if values change without crossing the threshold. The
+    third view stays the same if values change without changing their order.
     """
     values = values.astype(np.float64)
     ranks = rankdata(values).reshape(values.shape)

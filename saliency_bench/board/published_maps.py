@@ -188,7 +188,7 @@ def _check_new(path: Path, ids: Iterable[str], known: Collection[str]) -> None:
 
 
 def _maps(path: Path, wanted: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return {image id: map} for the maps of a shard that `chosen_of` selects."""
+    """Return {image id: map} for those maps in a shard that `chosen_of` selects."""
     with np.load(BytesIO(_in_child(chosen_of, path, wanted)), allow_pickle=False) as arrays:
         ids, values, scale = (arrays[key] for key in ("ids", "values", "scale"))
     return {

@@ -252,7 +252,7 @@ def _by_slot(slots: list[tuple[str, str | None]], rows: _Rows, images: _Submitte
     Raises:
         ValueError: A row is missing, occurs twice, or belongs to no slot.
     """
-    # Encode pairs of a cell and a part as integers (part 0: no part), so that Python loops over pairs and not over rows.
+    # Encode pairs of a cell and a part as integers (part 0: no part). Python then loops over pairs and not over rows.
     cells, parts = rows.texts["cell_id"], rows.texts["part"]
     width, count = len(parts) + 1, len(images.ids)
     pairs, inverse = np.unique(

@@ -60,7 +60,7 @@ class Account:
 def account(api: HfApi) -> Account:
     """Return the account that the current token belongs to, as reported by the Hub.
 
-    The Hub's errors are not converted.
+    Errors from the Hub are raised unchanged.
     """
     info: dict[str, Any] = api.whoami(cache=True)  # the Hub limits how often this request may be sent
     token = info.get("auth", {}).get("accessToken", {})

@@ -27,7 +27,7 @@ def patiently(
     Args:
         action: Request to the Hub, or upload that resumes when it is called again.
         repo: Repository of the request, for messages.
-        api: Client of the Hub.
+        api: `HfApi` client.
         say: Function that receives a line of text before each pause.
         pauses: Lengths of the successive pauses in seconds. A length that the Hub requests takes precedence.
 

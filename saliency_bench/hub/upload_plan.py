@@ -117,7 +117,7 @@ class UploadPlan:
 
 
 def upload_plan(publication: Publication, private: bool, api: HfApi) -> UploadPlan:
-    """Compare the files with those on the Hub and return the plan. The Hub's errors are not converted.
+    """Compare the files with those on the Hub and return the plan. Errors from the Hub are raised unchanged.
 
     Raises:
         UserError: The repository must be private but is public, or it contains unrelated work.

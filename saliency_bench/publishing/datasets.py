@@ -131,12 +131,12 @@ def masks_publication(public: Publication, folder: str | Path, split: str, works
 
 
 def check_never_shown(repo: str, split: str, api: HfApi) -> None:
-    """Check that the masks to hide were never published. The Hub's errors are not converted.
+    """Check that the masks to hide were never published. Errors from the Hub are raised unchanged.
 
     Args:
         repo: Id of the public repository.
         split: Split whose masks are to be hidden.
-        api: Client of the Hub.
+        api: `HfApi` client.
 
     Raises:
         UserError: A commit of the repository contains these masks, or data of unknown origin.
@@ -160,14 +160,14 @@ def check_never_shown(repo: str, split: str, api: HfApi) -> None:
 def check_hidden_nowhere(folder: str | Path, repo: str, hide: str | None, api: HfApi) -> None:
     """Check that no private repository of the account hides masks that would now be published.
 
-    Samples count as the same if their images are the same, so a copied, renamed or rebuilt folder is recognised. The
-    Hub's errors are not converted.
+    Samples count as the same if their images are the same, so a copied, renamed or rebuilt folder is recognised.
+    Errors from the Hub are raised unchanged.
 
     Args:
         folder: Folder of the dataset.
         repo: Repository to publish.
         hide: Split whose masks `repo` hides, or None if it shows all masks.
-        api: Client of the Hub, with a token.
+        api: `HfApi` client with a token.
 
     Raises:
         UserError: A private repository hides these masks. The message names the repository.

@@ -1,4 +1,4 @@
-"""Install the metrics so that `evaluate.load("saliency_miou")` works offline, in any folder and without a namespace."""
+"""Install the metrics so that `evaluate.load("saliency_miou")` works without a namespace, in any folder and offline."""
 
 import inspect
 import os

@@ -1,4 +1,4 @@
-"""Publish a metric as a Space. `evaluate.load("NAMESPACE/NAME")` loads the metric from it, and its page is a demo."""
+"""Publish a metric as a Space, from which `evaluate.load("NAMESPACE/NAME")` loads it. The Space's page is a demo."""
 
 import re
 from pathlib import Path

@@ -52,7 +52,7 @@ def model_publication(
         license: Licence of the weights, as one of the Hub's licence identifiers.
         results: Folder of a run on this model. Its scores are added to the card's table and model-index.
         eval_results: Whether to add the scores from `headline`, which the Hub shows on the page of the dataset.
-        api: Client of the Hub.
+        api: `HfApi` client.
 
     Raises:
         UserError: The folder is not a checkpoint of `saliency-bench train`, or the run used a different model.

@@ -158,8 +158,8 @@ def run_images(
         with_masks: Whether to include the masks of the dataset.
 
     Raises:
-        UserError: The run has no stored maps, or lacks an explainer. Or the dataset differs from that of the run, or,
-            with `with_masks`, has no masks.
+        UserError: The run has no stored maps, an explainer is not part of the run, the dataset is not that of the run,
+            or masks are requested but the dataset has none.
     """
     folder = Path(run)
     maps = load_maps(folder)

@@ -63,7 +63,7 @@ class Shown:
 
 
 def shown(data: bytes) -> Shown:
-    """Return the cached image for these bytes. If it is not in the cache, create it.
+    """Return the cached image for these bytes. If the image is not in the cache yet, create it.
 
     Raises:
         UnreadableError: The image cannot be read.

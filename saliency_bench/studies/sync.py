@@ -216,7 +216,7 @@ class Sync:
             return [line for path in got for line in Path(path).read_text("utf-8").splitlines()]
 
     def _check_private(self, create: bool) -> None:
-        """Raise UserError if the repository is public. Errors from the Hub are not converted."""
+        """Raise UserError if the repository is public. Errors from the Hub are raised unchanged."""
         try:
             info: Any = self.api.repo_info(self.repo, repo_type="dataset")
         except RepositoryNotFoundError as error:

@@ -1,7 +1,7 @@
 """Gradio app that shows the leaderboard, on a Space or on a local machine (`saliency-bench leaderboard`).
 
 `saliency_bench.board.view` generates the page for the query string in a URL, and `board.js` displays it. On a Space,
-the board is NAMESPACE/results, where NAMESPACE is the Space's owner, or the board that the variable
+the board is NAMESPACE/results, where NAMESPACE is the Space's owner, or the board that the environment variable
 SALIENCY_BENCH_RESULTS names.
 """
 

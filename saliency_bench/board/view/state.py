@@ -1,4 +1,4 @@
-"""The state of the page in its URL: convert `View` to and from a query string.
+"""Convert the state of the page (`View`) to and from the query string of its URL.
 
 Query strings are untrusted, so unknown fields, unknown values and unprintable characters are ignored.
 """

@@ -98,7 +98,7 @@ def check_classes(question: RunQuestion, label_map: bool, refusal: str, rows: Se
 
 
 def check_accuracy(data: SplitTable, question: RunQuestion, rows: Sequence[Mapping]) -> list[Check]:
-    """Compare the accuracy, with its interval, with chance, and list the classes that are never recognised."""
+    """Compare the accuracy and its interval with chance level, and list the classes that are never recognised."""
     if question.members is None:
         return [Check("accuracy", "undecided", "no label of the dataset is a class of the network")]
     table = pa.Table.from_pylist(list(rows), schema=data.schema)

@@ -304,7 +304,7 @@ def _at_default(tried: Tried) -> tuple[float | None, bool, str]:
 def _more_draws(tried: Tried) -> str:
     """Return an explainer as text, with enough draws for reliable maps.
 
-    If that number is unknown, four times the default is used.
+    If the number of draws that this needs is unknown, four times the default number is used.
     """
     assert tried.reliability is not None
     explainer, default = tried.candidate.explainer, tried.of_draws or tried.reliability.draws

@@ -88,7 +88,7 @@ class Count:
 
     @property
     def n(self) -> int:
-        """Return the number of images for which both maps have a score."""
+        """Return the number of images for which both the correct and the damaged map have a score."""
         return self.ahead + self.ties + self.behind
 
     @property

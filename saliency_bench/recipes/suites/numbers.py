@@ -132,7 +132,9 @@ class Results:
         return replace(number, runs=(f"runs/{job.folder.name}",), least=number.n)
 
     def _run(self, names: Sequence[str], place: Mapping[str, str], has_explainer: bool) -> tuple[SuiteJob, Run]:
-        """Return the first run that has one of these names and contains a table entry.
+        """Return the first run that has one of these names and computes a table entry.
+
+        Raise NoNumberError if there is none.
 
         Raise NoNumberError if there is none.
         """
