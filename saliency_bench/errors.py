@@ -29,7 +29,7 @@ def one_line(text: object, most: int = 300) -> str:
 
     Args:
         text: Text or error.
-        most: Maximum number of characters; a longer line is cut and ends in "...".
+        most: Maximum number of characters. A longer line is cut and ends in "...".
     """
     line = " ".join(str(text).split()) or (type(text).__name__ if isinstance(text, BaseException) else "")
     line = "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in line)

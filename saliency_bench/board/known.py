@@ -84,7 +84,7 @@ class HiddenScore(StrictModel):
 
 
 class Attempt(StrictModel):
-    """An attempt on the hidden track: one submitted method or several of the package's explainers were scored.
+    """An attempt on the hidden track, in which a submitted method or some of the package's explainers were scored.
 
     Attributes:
         fingerprint: Fingerprint of the dataset.

@@ -1,4 +1,4 @@
-"""Submit a run, or precomputed maps, as a pull request to a results repository.
+"""Submit a run or precomputed maps to a results repository, as a pull request.
 
 Cells that the repository already contains with the same values are not sent again. Cells with different values are
 reported and sent.

@@ -179,7 +179,10 @@ def _value(content: Path | bytes, key: str) -> object:
 
 
 def plan_if_reachable(publication: Publication, private: bool, api: HfApi) -> UploadPlan:
-    """Return the plan. If the Hub is unreachable, every file is marked as new, so a dry run works offline."""
+    """Return the plan of an upload.
+
+    If the Hub is unreachable, every file is marked as new, so a dry run works offline.
+    """
     try:
         return upload_plan(publication, private, api)
     except Exception as error:

@@ -84,7 +84,7 @@ def _install(name: str, texts: dict[str, str]) -> Installed:
 def _in_use(folder_of_metric: Path, name: str) -> Path | None:
     """Return the newest copy of a metric, which evaluate uses.
 
-    Return None if there is no copy or no single newest one.
+    Return None if there is no copy, or if two copies are equally new.
     """
     times = sorted((main.stat().st_mtime, main.parent) for main in folder_of_metric.glob(f"*/{name}.py"))
     if not times or (len(times) > 1 and times[-1][0] == times[-2][0]):

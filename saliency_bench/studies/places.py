@@ -113,7 +113,7 @@ class Places:
         self._count(person, unit)
 
     def _count(self, person: str, unit: str) -> None:
-        """Recompute the state of an assignment and the number of people for its unit.
+        """Recompute the state of an assignment, and the number of people who count for its unit.
 
         A person who skipped the unit does not count. A unit whose answer was sent back counts as unanswered.
         """

@@ -176,8 +176,8 @@ class Sync:
         """Add the rows of other servers to the store, and return how many were added.
 
         Raises:
-            UserError: The repository is public, or its rows do not match the store. Errors from the Hub are not
-                converted.
+            UserError: The repository is public, or its rows do not match the store. Errors from the Hub are raised
+                unchanged.
         """
         self._check_private(create)
         files = {name: content for name, content in self._list().items() if self._read.get(name) != content}

@@ -154,7 +154,7 @@ class Pages:
     def for_owner(self) -> dict[str, Any]:
         """Return the request handlers for the owner's page.
 
-        It shows the state of the study and the masks of an image.
+        This page shows the state of the study and the masks of an image.
         """
         overview = AnnotationOverview(self.annotating)
         return {"overview": lambda person, sent: overview(), "votes": self.votes}
@@ -184,7 +184,7 @@ class Pages:
 class PictureFile(FileResponse):
     """A file response that is sent in chunks of 1 MB.
 
-    With chunks of 64 KB, each read in a thread, 20 users would have to wait.
+    Chunks of 64 KB, each of which is read in a thread, would be so slow that 20 users would have to wait.
     """
 
     chunk_size = 2**20

@@ -295,7 +295,7 @@ def fewer(rows: Sequence[ShownRow]) -> tuple[list[ShownRow], int]:
 
 
 def plotted(rows: Sequence[ShownRow], view: View) -> tuple[View, list[ShownRow]]:
-    """Fill in all controls of the plots. Return (the resulting view, the rows of its dataset and model)."""
+    """Fill in the settings of the plots that are missing in a view. Return (view, rows of its dataset and model)."""
     all_scenes = scenes(rows)
     wanted = [
         scene for scene in all_scenes if _passes(view.dataset, scene[0]) and _passes(view.model, scene[1])

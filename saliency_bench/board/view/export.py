@@ -42,7 +42,7 @@ def _plain(value: object) -> object:
 def as_tex(rows: Sequence[ShownRow], address: str = "") -> str:
     """Return a LaTeX table with one section per set of comparable rows, in the displayed order.
 
-    It requires booktabs.
+    The table requires the LaTeX package booktabs.
     """
     lines = [
         r"% \usepackage{booktabs}",

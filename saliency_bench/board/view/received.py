@@ -1,7 +1,8 @@
 """Unpack an uploaded, untrusted run, which is a zip of the run's folder.
 
-Only a few files are written, with size limits. Names in the archive are never used as paths: files are written under
-fixed names into a new folder. The files are then checked by `source.read_folder`, as in `saliency-bench review`.
+Only a few files are written, and their sizes are limited. Names in the archive are never used as paths; instead, the
+files get fixed names in a new folder. The files are then checked by `source.read_folder`, as in `saliency-bench
+review`.
 """
 
 from collections import deque

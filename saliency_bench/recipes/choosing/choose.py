@@ -151,7 +151,7 @@ def choose(
     are extended.
 
     Raises:
-        UserError: A problem that the caller can fix.
+        UserError: There is a problem that the caller can fix.
     """
     request = _Request(
         names=[for_] if isinstance(for_, str) else list(for_),

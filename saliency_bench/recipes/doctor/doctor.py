@@ -129,7 +129,7 @@ def doctor(
         **settings: SETTINGS
 
     Raises:
-        UserError: A problem prevents the checks, and the caller can fix it.
+        UserError: There is a problem that prevents the checks and that the caller can fix.
     """
     seconds = seconds_of(within)
     with modes_kept(settings), without_bars(not progress):

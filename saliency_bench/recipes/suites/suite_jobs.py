@@ -338,7 +338,7 @@ def model_of(entry: ModelEntry, choice: SuiteChoice) -> str:
 
 
 def _build_command(entry: DatasetEntry, choice: SuiteChoice) -> str:
-    """Return the command that builds a dataset in the folder that `data_of` returns, or "" if there is none."""
+    """Return the command that builds a dataset in the folder that `data_of` returns, or "" if the suite has none."""
     return entry.build and f"{entry.build} --out {choice.data / (entry.folder or entry.name)}"
 
 

@@ -373,7 +373,7 @@ def _terms(sample: SuiteSample, rule: str) -> TargetTerms | None:
 
 
 def _parts(classifier: nn.Module, images: BatchImages, target: Target, maps: np.ndarray, view: ViewSpec) -> Panel:
-    """According to its map, draw only the `top` pixels, the `rest` or the salient `region` of an image.
+    """Draw only the `top` pixels, the `rest` or the salient `region` of an image, as determined by its map.
 
     The reference replaces all other pixels. The text below shows the target's probability for the image as drawn.
     """

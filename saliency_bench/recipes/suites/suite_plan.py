@@ -82,7 +82,7 @@ class Step:
 
 
 def plan_of(jobs: Sequence[SuiteJob], choice: SuiteChoice, measured: bool = True) -> list[Step]:
-    """Return a step per run.
+    """Return one step per run.
 
     Args:
         jobs: The runs.

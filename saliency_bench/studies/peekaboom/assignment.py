@@ -17,8 +17,8 @@ def sheets(
     There are `judgements` rounds. In each round, the images are shuffled and divided into blocks of nearly equal size,
     with at most `pairs` images each. k people judge each block: person s sees image i with explainer (i + s) mod k, so
     the k people are the rows of a Latin square. Each round contains every pair of image and explainer once, so each
-    pair is judged `judgements` times. An image occurs at most once on a sheet, and on a sheet, the numbers of images of
-    any two explainers differ by at most one.
+    pair is judged `judgements` times. An image occurs at most once on a sheet. The explainers on a sheet get equally
+    many images, up to a difference of one.
     """
     dealt: list[list[Pair]] = []
     for number in range(judgements):
