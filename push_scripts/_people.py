@@ -82,7 +82,9 @@ def _count(args: Namespace) -> dict[str, Any]:
 
 
 def restored(args: Namespace, *, serving: bool = False) -> "Sync | None":
-    """Add the rows stored in the --sync repository to the store. This must happen before the store is opened.
+    """Add the rows stored in the --sync repository to the store.
+
+    This function must be called before the store is opened.
 
     Args:
         args: Arguments of the command.

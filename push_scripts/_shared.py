@@ -92,7 +92,7 @@ def show_cells(cells: Sequence[Any], used: int) -> None:
 def show_pairs(run: Any) -> None:
     """Print a table that compares all pairs of explainers on each metric.
 
-    It lists difference, test result and number of samples.
+    The table lists the difference, the test result and the number of samples.
     """
     from saliency_bench.read.analysis.pairs import pair_rows
 

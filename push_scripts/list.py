@@ -102,7 +102,7 @@ def _lines(kind: str, items: dict[str, str]) -> list[str]:
 def _section(folder: str, name: str, path: Path) -> str:
     """Return the heading under which an item is listed.
 
-    It is the item's own `SECTION`, or derived from its declaration.
+    The heading is the item's own `SECTION`, or is derived from its declaration.
     """
     if section := registry.constant(path, "SECTION"):
         return section

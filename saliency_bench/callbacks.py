@@ -48,8 +48,8 @@ def scores_of(
         explainers: See `run`.
         metrics: See `run`.
         limit: Number of images. The same images are used in each call.
-        load: Arguments for `load_classifier`. They are needed if the normalisation is not known, for example {"mean":
-            0.5, "std": 0.25}.
+        load: Arguments for `load_classifier`, such as {"mean": 0.5, "std": 0.25}, which are needed if the network's
+            normalisation is unknown.
         **settings: Other settings of `run`, such as `split`.
 
     Raises:

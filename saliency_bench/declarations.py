@@ -112,8 +112,8 @@ class ExplainerDeclaration(_Declaration):
             parameters with defaults, such as `channels=512`.
         targeted: Whether maps depend on the target.
         signed: Whether maps also contain evidence against the target, as negative values. Instead of True, it can be
-            {option: value}, if this option must have this value for maps to be signed. It must be a literal, because
-            reports read it without importing the explainer.
+            {option: value}, if this option must have this value for maps to be signed. The value must be a literal,
+            because reports read it without importing the explainer.
         check: Function that is called with all options before anything is loaded. It raises UserError or ValueError for
             invalid options.
         also_called: Other names. If a user enters one of them, the error message suggests the registered name.
@@ -170,8 +170,8 @@ class MetricDeclaration(_Declaration):
         version: Integer that must be increased whenever a score changes. See `ExplainerDeclaration`.
         higher_is_better: Whether higher scores are better, or a function of {option: value} if this depends on options.
             By default, True is assumed, and tables report this assumption.
-        title: Name that pages display, in a few well-known words, such as "Overlap (mIoU)". It must be a literal,
-            because pages read it without importing the metric. By default, the identifier is displayed.
+        title: Name that pages display, in a few well-known words, such as "Overlap (mIoU)". The title must be a
+            literal, because pages read it without importing the metric. By default, the identifier is displayed.
         range: (low, high) of scores and their parts, or a function of {option: value} and optionally of the
             `target_weights.TargetRange`. It determines the type of interval. A score outside the range is an error.
         paper: Source of the metric: a BibTeX entry, or a line "authors, title, year, https://...".
@@ -190,8 +190,8 @@ class MetricDeclaration(_Declaration):
         columns: Additional columns of the dataset that the metric needs. A sample without a value is left out.
         question: Function (options, probabilities (B, K), groups) -> targets per sample
             (`compute.targets.terms.TargetTerms`, or () for none), for a metric that does not use the run's target.
-        plan: Function (options, predictions) -> {sample: [partners]}, for a metric with the input `partners`. It must
-            depend only on the arguments. Samples that are not in the result have no score.
+        plan: Function (options, predictions) -> {sample: [partners]}, for a metric with the input `partners`. The
+            result must depend only on the arguments. Samples that are not in the result have no score.
         keeps: For a retraining metric, the pixels that are kept in the images: "top" or "rest".
         left_out: Function (options) -> names of the parameters with a default that are not needed with these options.
         passes: Maximum numbers per image, as a pair (images to classify, maps to request), or a function (options,

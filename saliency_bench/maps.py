@@ -153,7 +153,10 @@ def normalise(maps: np.ndarray) -> np.ndarray:
 
 @lru_cache(maxsize=16)
 def tie_breaker(height: int, width: int) -> np.ndarray:
-    """Return the pseudo-random permutation of H*W pixels that orders tied values. It is the same for every map."""
+    """Return a pseudo-random permutation of H*W pixels, which orders tied values.
+
+    Every map of this size gets the same one.
+    """
     bits = random_bits(seed_of("tie", height, width), height * width)
     permutation = np.argsort(bits, kind="stable")
     permutation.setflags(write=False)
@@ -272,7 +275,7 @@ def score_regions(
 def salient(values: np.ndarray, inside: np.ndarray, threshold: float | str) -> np.ndarray:
     """Return the salient pixels, bool (B, H, W).
 
-    They are those above the threshold, or, with "mask_area", as many top pixels as the mask has.
+    These are the pixels above the threshold, or, with "mask_area", as many top pixels as the mask contains.
     """
     if isinstance(threshold, str):
         return top_pixels(values, np.count_nonzero(inside, axis=(1, 2)))

@@ -67,7 +67,7 @@ def _value(text: str) -> object:
 def spelled(value: object) -> str:
     """Format a value as text that `parse` can read.
 
-    It is plain text, or JSON if plain text would be parsed differently.
+    The result is plain text, or JSON if plain text would be parsed differently.
     """
     plain = str(value)
     if "," not in plain and plain.isprintable() and not plain.startswith(JSON) and type(_value(plain)) is type(value):

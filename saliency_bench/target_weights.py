@@ -172,7 +172,7 @@ def recognised(p: np.ndarray, right: np.ndarray, activation: str = "softmax") ->
 
 
 def expand(target: Target, images: Images) -> Target:
-    """Expand a target to (B, K). It must have one row per image, or one row for all images.
+    """Expand a target, which has one row per image or a single row for all images, to (B, K).
 
     Raises:
         UserError: The shape of the target is wrong, or its weights are not finite.

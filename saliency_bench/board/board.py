@@ -218,7 +218,7 @@ def _add_group(
 def _candidate(
     cell: CellResult, submission: CheckedSubmission, folder: str, content: str, owners: Known, ids: CellIds
 ) -> BoardEntry:
-    """Return the row for a cell. It has not been ranked yet.
+    """Return the row for a cell. The row has not been ranked yet.
 
     Args:
         cell: The cell.

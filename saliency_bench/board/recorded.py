@@ -1,4 +1,4 @@
-"""Records of a submission, checked against its result. They contain a score for each cell, part and image.
+"""Read the records of a submission, which contain a score for each cell, part and image, and check them.
 
 Untrusted records are read in a child process with limited memory and time (`board.submission_cache`).
 """

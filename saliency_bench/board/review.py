@@ -273,8 +273,8 @@ def _other_maps(result: Result, files: dict[str, RepoFile]) -> list[str]:
 def _notes(submission: CheckedSubmission, owners: Known, repo: str, api: HfApi) -> list[str]:
     """Return notes for the reviewer.
 
-    They list cells that contradict the board or are already on it, and data that cannot be compared with the
-    board's.
+    The notes list cells that contradict the board or are already on it, and data that cannot be compared with the
+    board's data.
     """
     setting = submission.result.setting
     lines = []

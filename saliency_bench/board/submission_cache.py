@@ -131,7 +131,10 @@ def code_hash() -> str:
 
 
 def cached_places(entries: Sequence[BoardEntry], seed: int) -> dict[str, BoardRank]:
-    """Return the ranks from `standing.places`. They are cached until the rows, submitters, files or code change."""
+    """Return the ranks from `standing.places`.
+
+    The ranks are cached until the rows, submitters, files or code change.
+    """
     about = sorted((entry.key, entry.content, entry.official, entry.submitter) for entry in entries)
     name = sha256(json.dumps([about, seed]).encode()).hexdigest()
     path = _folder() / f"{name}-{code_hash()[:16]}.json"

@@ -1,6 +1,6 @@
 """Templates for precomputed maps.
 
-They list images and targets, so that maps can be computed without this package and then scored.
+A template lists images and targets, so that maps can be computed without this package and then scored.
 
 OUT/samples.csv     image_id, file (of the map), label, target (description), plus and minus (classes of the model)
 OUT/template.json   settings, identity, size of the preprocessed images: `Template`

@@ -113,7 +113,7 @@ def dataset_publication(
 def masks_publication(public: Publication, folder: str | Path, split: str, workspace: Path) -> Publication:
     """Return the files of the private repository for hidden masks.
 
-    They contain all columns of the split except its images.
+    The files contain all columns of the split except its images.
 
     Args:
         public: Publication of the dataset without these masks.
@@ -260,7 +260,7 @@ def _with_bias(readme: str, line: str | None) -> str:
 
 
 def _centre(folder: Path, build_report: dict) -> str | None:
-    """Return a line for the card. It states how well a map that ignores the image would match the masks."""
+    """Return a line for the card that states how well a map that ignores the image would match the masks."""
     split = shown_split(build_report)
     rows = annotations.rows_of(folder, build_report["splits"][split], ["mask"])
     masks = (object_in(decode(row["mask"]["bytes"])) for row in rows if row["mask"] is not None)

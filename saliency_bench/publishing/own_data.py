@@ -12,7 +12,10 @@ from saliency_bench.utils.files import read_json, write_json
 
 
 def is_own_data(name: str) -> bool:
-    """Return whether a builder is for the user's own data. They have no name on the Hub until the user chooses one."""
+    """Return whether a builder is for the user's own data.
+
+    Such data have no name on the Hub until the user chooses one.
+    """
     return hasattr(registry.load("hub_builders", name), "OWN_DATA")
 
 

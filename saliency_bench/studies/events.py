@@ -17,7 +17,7 @@ from saliency_bench.studies.study_tables import events
 
 @dataclass(frozen=True)
 class Event:
-    """An event. It has a kind, a person (None for the entire study), a payload, and the time when it was stored."""
+    """An event, with its kind, its person (None for the entire study), its payload, and the time when it was stored."""
 
     kind: str
     person: str | None
@@ -51,7 +51,7 @@ def has_event(study: Study, kind: str, *, person: str | None = None, request: st
 
 
 def _request(study: Study, kind: str, person: str | None, request: str) -> str:
-    """Return the id of an event. It is based on the name of the study, so it is the same in all stores."""
+    """Return the id of an event. The id is based on the name of the study, so it is the same in all stores."""
     return sha256(f"{study.name} {kind} {person} {request}".encode()).hexdigest()
 
 

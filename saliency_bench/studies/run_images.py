@@ -1,7 +1,7 @@
 """The images and stored maps of a finished run, which studies access by image id.
 
-The frame of an image is the image after the run's resizing and cropping. It is computed without loading a network. Its
-pixel values may differ from those in the run by rounding errors. Maps are the stored maps of the run (`load_maps`).
+The frame of an image is the image after the run's resizing and cropping. Frames are computed without loading a network.
+Its pixel values may differ from those in the run by rounding errors. Maps are the stored maps of the run (`load_maps`).
 """
 
 import json

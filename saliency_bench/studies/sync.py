@@ -106,7 +106,7 @@ class Sync:
         self._try()
 
     def status(self) -> str:
-        """Return lines for the page. They state when the last commit was made and whether commits currently succeed.
+        """Return lines for the page that state when the last commit was made and whether commits currently succeed.
 
         The text does not contain the name of the repository.
         """

@@ -1,4 +1,4 @@
-"""Temporary folders of unpacked runs. They are needed between the check of an upload and its pull request."""
+"""Temporary folders for unpacked runs, which are needed between the check of an upload and its pull request."""
 
 import shutil
 import tempfile

@@ -255,7 +255,7 @@ def serve(app: Starlette, host: str, port: int, say: Callable[[str], object], sy
         host: Address to listen on.
         port: Port to listen on.
         say: Function that prints the URL of the page.
-        sync: Object that copies the store to the Hub. Its state is served at /sync.
+        sync: Object that copies the store to the Hub. The state of this copy is served at /sync.
 
     Raises:
         UserError: The port cannot be used.

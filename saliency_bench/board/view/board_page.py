@@ -81,7 +81,7 @@ class Page:
         Args:
             kind: One of `export.KINDS`.
             query: Query string of the page's URL.
-            address: URL of the page. It is written into the file, so that readers can find the page.
+            address: URL of the page. The URL is written into the file, so that readers can find the page.
 
         Returns:
             The file as {"name", "type": media type, "text"}.

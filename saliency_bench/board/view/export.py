@@ -1,6 +1,6 @@
 """Export rows as CSV, LaTeX and BibTeX.
 
-All text is untrusted. It is escaped so that it cannot become a spreadsheet formula or a TeX command.
+All text is untrusted. Therefore, text is escaped so that it cannot become a spreadsheet formula or a TeX command.
 """
 
 import re

@@ -81,7 +81,7 @@ def _unfold(archive: str, folder: str, with_maps: bool) -> bytes:
 
 
 def _unfold_maps(packed: ZipFile, place: str, folder: Path) -> None:
-    """Unpack a run's maps and check them. They are in the folder `place` of a zip, and `folder` is a new folder."""
+    """Unpack the maps in the folder `place` of a zip into the new folder `folder`, and check the maps."""
     inside = f"{place}/{PUBLISHED}".lstrip("/")
     named = [(entry, *entry.filename.rpartition("/")[::2]) for entry in packed.infolist()]
     entries = [(entry, name) for entry, above, name in named if above == inside and SHARD.fullmatch(name)]

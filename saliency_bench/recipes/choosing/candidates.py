@@ -92,7 +92,7 @@ def seconds_per_pass(classifier: Classifier, images: Images) -> float:
 def _settings(name: str, classifier: Classifier, images: Images) -> Iterator[str]:
     """Yield names of an explainer with other published settings.
 
-    They are cheaper, or use a different baseline or an earlier layer.
+    These settings are cheaper, or use a different baseline or an earlier layer.
     """
     function = as_explainer(name).function
     kinds = get_type_hints(function)

@@ -1,6 +1,6 @@
 """Compute scores for the rounds of `choose`.
 
-They come from a growing run, and from a second run for the test with random weights.
+The scores come from a growing run, and from a second run for the test with random weights.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -115,7 +115,7 @@ class RunLaboratory:
 
 
 def scores_of(run: Run, lineup: Mapping[str, Sequence[str]]) -> RoundScores:
-    """Return a run's scores for the candidates in {metric: candidates}. They are oriented so that higher is better."""
+    """Return a run's scores for the candidates in {metric: candidates}, oriented so that higher is better."""
     cells = {(cell.explainer_text, cell.metric_text): cell for cell in run.cells}
     wanted = [(name, metric) for metric, names in lineup.items() for name in names]
     first = {metric: cells[names[0], metric] for metric, names in lineup.items()}

@@ -246,7 +246,7 @@ class Narrowing:
     def _reserved(self, lineup: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
         """Return {metric: candidates to score on held-out images}.
 
-        They are the best candidates of each race and the baselines.
+        The best candidates of each race and the baselines are scored.
         """
         best = [name for contest in self.contests.values() for name in (contest.leader, contest.second) if name]
         first = [name for names in lineup.values() for name in list(names)[:RESERVED]]

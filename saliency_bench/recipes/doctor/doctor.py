@@ -75,7 +75,7 @@ class Diagnosis:
 
     @property
     def lines(self) -> list[str]:
-        """Return the lines below the table. They state what to fix and which commands to run next."""
+        """Return the lines below the table, which state what to fix and which commands to run next."""
         wrong = self.marked("wrong")
         first = f"fix this first: {', '.join(wrong)}; then run:" if wrong else "nothing is wrong; run next:"
         return [first, "", one_after_the_other(self.commands)]

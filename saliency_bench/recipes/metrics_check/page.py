@@ -360,7 +360,10 @@ def alignment(counts: Sequence[Count]) -> str:
 
 
 def misled(counts: Sequence[Count]) -> str:
-    """Return a list of the kinds of damage that mislead each metric. It names the networks and the rates."""
+    """Return a list of the kinds of damage that mislead each metric.
+
+    For each kind, the list names the networks and the rates.
+    """
     parts = []
     for family, reason in ABOUT.items():
         lines = []

@@ -352,7 +352,7 @@ def draw_pictures(content: Suite, names: Iterable[str], choice: SuiteChoice, fai
 
 
 def _remarks(content: Suite, results: Results, runs: Sequence[str]) -> list[str]:
-    """Return the remarks below a table.
+    """Return the remarks below a table: which datasets were only partly used, and how accurate each classifier is.
 
     They list datasets that were only partly used, and the accuracy of each classifier.
     """

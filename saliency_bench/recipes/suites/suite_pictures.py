@@ -58,7 +58,7 @@ NAMES = 1.0  # inches for the names to the left of the rows
 
 @dataclass(frozen=True)
 class Panel:
-    """A cell of a picture. It has an image, uint8 (h, w, 3), or None, and below it `lines` of text, such as scores."""
+    """A cell of a picture: an image, uint8 (h, w, 3) or None, and below the image `lines` of text, such as scores."""
 
     pixels: np.ndarray | None
     lines: tuple[str, ...] = ()
@@ -248,7 +248,7 @@ def _per_class(run: Run, count: int) -> list[str]:
 
 
 def _listed(path: Path) -> list[str]:
-    """Read image ids from a file. It is a CSV file with the column image_id, or has one id per line."""
+    """Read image ids from a file, which is a CSV file with the column image_id, or contains one id per line."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:

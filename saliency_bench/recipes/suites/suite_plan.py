@@ -242,7 +242,7 @@ def plan_notes(steps: Sequence[Step]) -> list[str]:
 
 
 def _unreliable(steps: Sequence[Step]) -> list[str]:
-    """Return a line for each finished run with unreliable maps. It states how many draws reliable maps need."""
+    """Return a line for each finished run with unreliable maps, stating how many draws reliable maps would need."""
     lines = []
     for step in steps:
         if not (path := step.job.folder / "summary.json").is_file():

@@ -45,7 +45,7 @@ class DatasetEntry(Strict):
     Attributes:
         name: Value of `--dataset`.
         folder: Folder below --data. Defaults to the name. If it is set, the dataset is loaded only from this folder.
-            This is necessary if the dataset can be built with different options.
+            Set it if the dataset can be built with different options.
         build: Command that builds the dataset, without --out.
         settings: Settings that apply to all runs on the dataset, such as label_map.
     """

@@ -127,7 +127,7 @@ class SuiteTable(PaperTables):
 
     @property
     def notes(self) -> list[str]:
-        """The notes below the table.
+        """The notes below the table: remarks, missing numbers, and explanations of bold numbers and of marks.
 
         They contain remarks, missing numbers, and explanations of bold numbers and marks.
         """

@@ -23,8 +23,8 @@ def accuracy_under(data: SplitTable, model: RunModel, transform: str = "") -> di
     Args:
         data: Samples of the run.
         model: Network of the run.
-        transform: One of TRANSFORMS. It is applied to the preprocessed images, and empty areas are filled with black.
-            With "", the images are not transformed, and the accuracies are those in the run's summary.
+        transform: One of TRANSFORMS. The transform is applied to the preprocessed images, and empty areas are filled
+            with black. With "", the images are not transformed, and the accuracies are those in the run's summary.
 
     Returns:
         {"accuracy": ..., "top5": ...}. `top5` is None for five classes or fewer. For sigmoid classifiers, the accuracy

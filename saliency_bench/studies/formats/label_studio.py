@@ -201,7 +201,7 @@ def _whole(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _images(task: dict[str, Any]) -> list[str]:
-    """Return the names of a task's images.
+    """Return the names of a task's images, from the field `image` or the first field that looks like an image file.
 
     They are in the field `image`, or in the first field that looks like an image file.
     """
@@ -258,7 +258,7 @@ def _kind(result: dict[str, Any]) -> str:
 
 
 def _labels(results: list[dict[str, Any]]) -> tuple[str, ...]:
-    """Return the labels of a region. They are in lists whose names end in "labels"."""
+    """Return the labels of a region, which are in lists whose names end in "labels"."""
     values = [result["value"] for result in results if isinstance(result.get("value"), dict)]
     listed = [named for value in values for key, named in value.items() if key.endswith("labels")]
     return tuple(dict.fromkeys(str(label) for labels in listed if isinstance(labels, list) for label in labels))
@@ -305,7 +305,7 @@ def _bitmask(address: str, height: int, width: int) -> np.ndarray:
 def _person(annotation: dict[str, Any]) -> str:
     """Return the person who made an annotation.
 
-    This is the pseudonym in the file, the e-mail address or number of the Label Studio account, or "".
+    The result is the pseudonym in the file, or the e-mail address or number of the Label Studio account, or "".
     """
     account = annotation.get("completed_by")
     if isinstance(account, dict):

@@ -7,7 +7,7 @@ labels are struck out, the accuracy is min(s / K, 1). For four labels and the de
 of every image at an exposure of 20 % (0.825).
 
 The corrected area is (A - G) / (M - G), where M is the area reached by people who name the class of every image at the
-first exposure. It is 1 for these people, 0 for guessing, and negative for results worse than guessing.
+first exposure. The corrected area is 1 for these people, 0 for guessing, and negative for results worse than guessing.
 """
 
 from collections.abc import Sequence

@@ -241,7 +241,7 @@ def _curves(study: Study, by_explainer: dict[str, pd.DataFrame]) -> list[tuple]:
 def _with_fewer(study: Study, by_explainer: dict[str, pd.DataFrame]) -> list[tuple]:
     """Return the rows of the table FEWER.
 
-    They contain results for smaller numbers of judgements per pair, each drawn `DRAWS` times.
+    The table contains results for smaller numbers of judgements per pair. Judgements are drawn at random `DRAWS` times.
 
     The column "same order" contains the share of draws in which the order of all explainers is the same as with all
     judgements.
