@@ -2,9 +2,9 @@
 
 An unlimited number of exact scores would reveal the masks. Therefore, each submitter is limited to `PER_DAY` attempts
 per day and `PER_WEEK` attempts per seven days. An attempt scores one submitted method, or one or more of the package's
-explainers, on all images. Values are rounded to multiples of `STEP` times the metric's range. With n < 200 images, they
-are rounded to multiples of 2/n times the range, which is twice the maximum effect of one image. Intervals are rounded
-outwards.
+explainers, on all images. Published scores are rounded to multiples of `STEP` times the metric's range. With n < 200
+images, they are rounded to multiples of 2/n times the range, which is twice the maximum effect of one image. Intervals
+are rounded outwards.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence

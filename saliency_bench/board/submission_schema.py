@@ -1,6 +1,6 @@
 """Format of published results: one folder per submission.
 
-Its files are checked when they are written and again when they are read.
+The files of a submission are checked when they are written and again when they are read.
 
     DATASET-FINGERPRINT/MODEL-DIGEST/SUBMITTER-CONTENT/result.json       settings, cells, provenance, note: `Result`
                                                        records.parquet   a row per cell and sample: `records.SCHEMA`

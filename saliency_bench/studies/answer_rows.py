@@ -74,7 +74,7 @@ def lines_after(store: Database, marks: Marks) -> tuple[list[str], Marks]:
 def _after(table: Table, mark: int) -> Select[Any]:
     """Return a query for a table's rows after a row number.
 
-    If a row refers to an answer, it includes the answer's request.
+    If a row refers to an answer, the result includes the request of this answer.
     """
     query = select(table).where(table.c.id > mark).order_by(table.c.id)
     if table in OF_ANSWERS:
