@@ -1,1 +1,5 @@
-"""Metrics, with one folder per `evaluate` module and the function in `score.py` (saliency_bench/declarations.py)."""
+"""Metrics, each in its own folder.
+
+A folder contains the `evaluate` module and, in `score.py`, the function of the metric. The function is declared as
+described in saliency_bench/declarations.py.
+"""

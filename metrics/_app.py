@@ -1,7 +1,7 @@
-"""Space of a metric: a form for trying the metric on your own images, and the metric's card. Pushed as app.py.
+"""App of a metric's Space: a form for trying the metric on your own images, and the metric's card. Published as app.py.
 
-The form has the inputs of the metric's function: a map and a mask; an image, its map and a classifier; or, for a metric
-that requests maps itself, an image, a classifier and an explainer.
+The fields of the form are the inputs of the metric's function. Depending on the metric, these are a map and a mask, an
+image with its map and a classifier, or, if the metric requests maps itself, an image, a classifier and an explainer.
 """
 
 import ast
@@ -27,14 +27,14 @@ CLASSIFIER = "microsoft/resnet-18"
 
 
 def score(saliency, mask):
-    """Return the score of one map (H, W) and its mask (H, W) with values from 0 to 255."""
+    """Score one map (H, W) against its mask (H, W). Mask values range from 0 to 255."""
     if saliency is None or mask is None:
         raise gr.Error("the saliency map or the mask is missing; upload both")
     return computed(predictions=[saliency], references=[mask > 127])
 
 
 def score_curves(picture, saliency, model, chosen):
-    """Return (score, prediction as text) of one image and its map, for the chosen class or else the top class."""
+    """Return (score, prediction as text) for one image and its map. If no class is chosen, the top class is used."""
     if picture is None or saliency is None:
         raise gr.Error("the image or its saliency map is missing; upload both")
     if picture.size != saliency.size:
@@ -49,7 +49,7 @@ def score_curves(picture, saliency, model, chosen):
 
 
 def score_explainer(picture, model, explainer, chosen=""):
-    """Return (score, prediction as text) of an explainer on one image."""
+    """Return (score, prediction as text) for an explainer's map of one image."""
     if picture is None:
         raise gr.Error("the image is missing; upload one")
     classifier = load(model)
@@ -59,7 +59,7 @@ def score_explainer(picture, model, explainer, chosen=""):
 
 
 def computed(**inputs):
-    """Return the score of these inputs as text.
+    """Call the metric with these inputs and return its score as text.
 
     Raises:
         gr.Error: The metric cannot be computed.
@@ -86,7 +86,10 @@ def load(model):
 
 
 def read(classifier, picture, chosen):
-    """Return (prepared image (1, 3, H, W), prediction as text, index of the class)."""
+    """Return (prepared image (1, 3, H, W), prediction as text, class index).
+
+    The class is `chosen`, or else the top class.
+    """
     import torch
 
     from saliency_bench.compute.targets.label_maps import index_of
@@ -115,7 +118,7 @@ def asks():
 
 
 def example():
-    """Return a map whose maximum is next to the centre of a round mask, and the mask."""
+    """Return (map, mask): a round mask, and a map whose maximum lies next to the centre of the mask."""
     saliency = np.exp(-((UP - 0.45) ** 2 + (LEFT - 0.5) ** 2) / 0.02)
     return (255 * saliency).astype(np.uint8), 255 * DISC.astype(np.uint8)
 

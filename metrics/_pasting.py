@@ -1,8 +1,8 @@
-"""Shared code of saliency_correctness and saliency_confidence: paste salient regions into pictures of the same class.
+"""Shared code of saliency_correctness and saliency_confidence: paste salient regions into images of the same class.
 
 For each class, the k images with the highest probability of that class (set H) are paired one to one, at random, with
 the k images with the lowest probability (set L). H and L are disjoint. The salient region S of each image in H is
-pasted into the paired image in L. For the inverse picture, the pixels outside S are pasted instead.
+pasted into the paired image in L. For the inverse image, the pixels outside S are pasted instead.
 """
 
 from collections.abc import Sequence
@@ -47,14 +47,14 @@ def plan(options: dict[str, Any], predictions: Predictions) -> dict[int, list[in
 
 
 def _bijection(count: int, seed: int, pairing: int, classes: Sequence[int]) -> np.ndarray:
-    """Return a random order of `count` images that pairs H with L."""
+    """Return `count` numbers in random order, which pair the images of H with those of L."""
     return np.argsort(random_bits(seed_of(seed, "pairing", pairing, *classes), count), kind="stable")
 
 
 def true_probability(p: np.ndarray, right: np.ndarray, activation: str) -> np.ndarray:
     """Return the sum of the probabilities of the correct classes, float64 (...) for p (..., K).
 
-    With a sigmoid, return the probability of the most likely correct class instead.
+    For a sigmoid, return the probability of the most likely correct class instead.
     """
     probability = np.where(right, p.astype(np.float64), 0)
     return probability.max(axis=-1) if activation == "sigmoid" else probability.sum(axis=-1)
@@ -62,11 +62,11 @@ def true_probability(p: np.ndarray, right: np.ndarray, activation: str) -> np.nd
 
 @dataclass(frozen=True)
 class Pasted:
-    """Probabilities of the pasted pictures, and the size of the pasted regions.
+    """Probabilities that the classifier assigns to the pasted images, and sizes of the pasted regions.
 
     Attributes:
-        p: Probabilities of the normal and inverse pictures of R pairings, float64 (B, 2, R, K).
-        size: Share of pixels in S, of shape (B, R).
+        p: Probabilities for the normal and the inverse image of each of R pairings, float64 (B, 2, R, K).
+        size: Share of an image's pixels that belong to S, of shape (B, R).
     """
 
     p: np.ndarray
@@ -74,19 +74,23 @@ class Pasted:
 
 
 def pasted(images: Images, classifier: nn.Module, partners: Partners, threshold: float, by: By) -> Pasted:
-    """Return the classifier's probabilities for the pictures pasted into `images`, the images of L."""
+    """Paste regions into `images` (the images of L), and return the classifier's probabilities for the results."""
     salient = salient_pixels(partners.maps(torch.from_numpy(partners.right).float().to(images.device)), threshold, by)
     index = torch.tensor(partners.places, device=images.device)  # (B, R)
     inside, pairings = torch.from_numpy(salient).to(images.device), index.shape[1]
 
     def draw(samples: Tensor, pictures: Tensor) -> Images:
-        """Return pictures: the first R show S of an image in H pasted onto L, and the next R the pixels outside S."""
+        """Return the pasted image for each pair of a sample (an image of L) and a picture index.
+
+        For the first R indices, the region S of an image in H is pasted onto the sample. For the next R indices, the
+        pixels outside S are pasted instead.
+        """
         chosen = index[samples, pictures % pairings]
         from_high = inside[chosen] ^ (pictures >= pairings)[:, None, None]
         return torch.where(from_high[:, None], partners.images[chosen], images[samples])
 
     def read(logits: Tensor, samples: Tensor) -> Tensor:
-        """Return the probabilities, or NaN for logits without probabilities."""
+        """Convert logits to probabilities, or to NaN if they have no probabilities."""
         p = probabilities(logits.double(), activation_of(classifier))
         broken = torch.from_numpy(no_probabilities(logits, activation_of(classifier))).to(p.device)
         return torch.where(broken[:, None], torch.nan, p)
@@ -98,10 +102,11 @@ def pasted(images: Images, classifier: nn.Module, partners: Partners, threshold:
 
 
 def salient_pixels(maps: np.ndarray, threshold: float, by: By) -> np.ndarray:
-    """Return the pixels above a share of each map's range or above a percentile of its pixels, bool (N, H, W).
+    """Return a mask of the salient pixels, bool (N, H, W).
 
-    With a percentile, the number of pixels is exact, and ties are broken by the order of `saliency_bench.maps`. A
-    constant map has no salient pixels.
+    With by="value", these are the pixels above a share `threshold` of the map's range. With by="percentile", they are
+    the pixels above this percentile of the map; their number is exact, and ties are broken by the order defined in
+    `saliency_bench.maps`. A constant map has no salient pixels.
     """
     if by == "value":
         return normalise(maps) > threshold
@@ -110,7 +115,7 @@ def salient_pixels(maps: np.ndarray, threshold: float, by: By) -> np.ndarray:
 
 
 def accuracies(p: np.ndarray, right: np.ndarray, activation: str) -> np.ndarray:
-    """Return the top-1 and top-5 accuracy, float64 (..., 2) for p (..., K); top-5 is NaN if it is uninformative."""
+    """Return the top-1 and top-5 accuracy, float64 (..., 2), for p (..., K). Top-5 is NaN if it is uninformative."""
     first = recognised(p, right, activation).astype(float)
     if not has_five(activation, p.shape[-1]):
         return np.stack([first, np.full(first.shape, np.nan)], axis=-1)
@@ -120,7 +125,7 @@ def accuracies(p: np.ndarray, right: np.ndarray, activation: str) -> np.ndarray:
 
 
 def has_five(activation: str, classes: int) -> bool:
-    """Return whether the top-5 accuracy is informative: a softmax over more than five classes."""
+    """Return whether top-5 accuracy is informative, which requires a softmax over more than five classes."""
     return activation == "softmax" and classes > 5
 
 

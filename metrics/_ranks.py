@@ -1,4 +1,4 @@
-"""Rank correlation of rows of numbers, where numbers that differ only by rounding errors share a rank."""
+"""Rank correlation between rows of numbers. Numbers that differ only by rounding errors share a rank."""
 
 import numpy as np
 from scipy.stats import rankdata
@@ -7,19 +7,22 @@ ROUNDING = 1e-6  # rounding error of float32, relative to the numbers from which
 
 
 def spearman(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return the Spearman correlations, float64 (B,), of rows (B, n), or 0 for a constant row."""
+    """Return the Spearman correlation between matching rows (B, n), float64 (B,).
+
+    The correlation of a constant row is 0.
+    """
     ranks = [rankdata(rows, axis=1) - (rows.shape[1] + 1) / 2 for rows in (first, second)]
     lengths = np.sqrt((ranks[0] ** 2).sum(axis=1) * (ranks[1] ** 2).sum(axis=1))
     return np.divide((ranks[0] * ranks[1]).sum(axis=1), lengths, out=np.zeros(len(first)), where=lengths > 0)
 
 
 def levels(rows: np.ndarray, scales: np.ndarray | None = None) -> np.ndarray:
-    """Return integer levels (B, n) in the order of each row, where values that differ only by rounding share a level.
+    """Return integer levels (B, n) that order each row. Values that differ only by rounding errors share a level.
 
     Args:
         rows: Numbers of shape (B, n).
         scales: Magnitude of the values from which each number was computed, of shape (B, n). The error of a number is
-            `ROUNDING` times its scale. None: the largest magnitude of the row.
+            `ROUNDING` times its scale. If None, the scale is the largest magnitude in the row.
     """
     if scales is None:
         scales = np.broadcast_to(np.abs(rows).max(axis=1, keepdims=True), rows.shape)

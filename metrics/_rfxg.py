@@ -1,7 +1,7 @@
 """Shared code of the four scores of Elisha et al. (2025; RFxG: reference frame and granularity).
 
 Each score defines a different target from the classifier's top class A, and requests the explainer's map for this
-target. The top pixels of the map are removed from the image, first a share of 0.1, then 0.2, and so on up to 0.9. The
+target. The map's top pixels are removed from the image: first 10 % of all pixels, then 20 %, and so on up to 90 %. The
 classifier then predicts the probabilities of all classes. A function of these probabilities is computed at each share,
 and the score is the area under this curve.
 """
@@ -27,12 +27,12 @@ SHARES = np.linspace(0.1, 0.9, 9)
 
 @dataclass(frozen=True)
 class ExplainerQuestion:
-    """Target for the explainer on a sample, and the function that scores the probabilities.
+    """The target that a metric asks the explainer about, and the function that scores the resulting probabilities.
 
     Attributes:
         target: Target that the map explains, of shape (1, K).
-        value: Function (f, g) of the probabilities f (N, K) of the images with removed pixels and the probabilities g
-            (K,) of the whole image. It returns values of shape (N,).
+        value: Function of (f, g) that returns values of shape (N,). f (N, K) are the probabilities for the images with
+            removed pixels, and g (K,) are those for the whole image.
     """
 
     target: Target
@@ -46,10 +46,10 @@ Sides = Callable[[ClassGroups, int, np.ndarray], TargetTerms | None]
 
 
 def question_of(sides: Sides) -> Callable[[dict, np.ndarray, ClassGroups], list[tuple[TargetTerms, ...]]]:
-    """Return the `question` function for a metric's declaration; see `saliency_bench.declarations`."""
+    """Return the function to declare as the `question` of a metric; see `saliency_bench.declarations`."""
 
     def question(options: dict, probabilities: np.ndarray, groups: ClassGroups) -> list[tuple[TargetTerms, ...]]:
-        """Return the target of each sample, or () for a sample without a target."""
+        """Return the targets of each sample, or () for a sample without a target."""
         terms_of_samples = [None if np.isnan(p).any() else sides(groups, int(p.argmax()), p) for p in probabilities]
         return [() if terms is None else (terms,) for terms in terms_of_samples]
 
@@ -68,8 +68,8 @@ def scores(
 ) -> np.ndarray:
     """Return the area under the curve of each sample, divided by 0.8, float64 (B,).
 
-    The score is NaN for a sample without a target or without probabilities. With `published`, the area is not divided
-    and the number of pixels is rounded down, as in the authors' code.
+    The score is NaN for a sample without a target or without probabilities. If `published` is true, the area is not
+    divided, and the number of pixels is rounded down, as in the authors' code.
     """
     activation = activation_of(classifier)
     whole, broken = probabilities(logits.double(), activation).cpu().numpy(), no_probabilities(logits, activation)
@@ -93,5 +93,5 @@ def scores(
 
 
 def higher_is_better(options: dict[str, object]) -> bool:
-    """Return whether higher is better. With `published`, the sign is reversed as in the authors' code."""
+    """Return whether higher is better. If `published` is true, the sign is reversed, as in the authors' code."""
     return not options["published"]

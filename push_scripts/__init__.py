@@ -1,1 +1,1 @@
-"""Commands: one per file (see saliency_bench/cli.py)."""
+"""Commands of the `saliency-bench` program, one per file (see saliency_bench/cli.py)."""

@@ -1,6 +1,6 @@
-"""List the publications of `push all`: built datasets, trained models, all metrics, the board and its apps.
+"""List what `push all` publishes: built datasets, trained models, all metrics, the board and its apps.
 
-Pages of studies are not included. They belong to the organiser of a study, who publishes them with `push space`.
+The pages of studies are not included, because the organiser of a study publishes its page with `push space`.
 """
 
 import shlex
@@ -15,7 +15,7 @@ Takes = Callable[[str], bool]  # function (name of a repository without its name
 
 
 def everything(name: str) -> bool:
-    """Select every repository."""
+    """Accept every repository name. This is the default filter."""
     return True
 
 
@@ -23,8 +23,8 @@ def publications(root: Path, namespace: str, workspace: Path, license: str | Non
     """Yield all publications. Datasets come before the models that link to them.
 
     Args:
-        root: Folder with built datasets, trained models and runs of these models, at any depth. The scores of a run are
-            added to the card of its model.
+        root: Folder that contains, at any depth, built datasets, trained models and runs of these models. The scores of
+            a run are added to the card of its model.
         namespace: Namespace on the Hub.
         workspace: Empty folder for temporary files.
         license: Licence of the models' weights.
@@ -42,7 +42,7 @@ def publications(root: Path, namespace: str, workspace: Path, license: str | Non
 
 
 def datasets(root: Path, namespace: str, workspace: Path, takes: Takes = everything) -> Iterator:
-    """Yield the publications of the built datasets below a folder. Raise UserError if there are none."""
+    """Yield a publication for each built dataset below a folder. Raise UserError if there are none."""
     from saliency_bench.publishing.datasets import dataset_publication
 
     named = built(root)
@@ -57,14 +57,14 @@ def datasets(root: Path, namespace: str, workspace: Path, takes: Takes = everyth
 
 
 def built(root: Path) -> dict[Path, dict[str, Any]]:
-    """Return {folder: build report} for the datasets below a folder that can be published."""
+    """Return {folder: build report} for the publishable datasets below a folder."""
     from saliency_bench.publishing.own_data import is_own_data
 
     return {folder: report for folder, report in _reports(root)[0].items() if not is_own_data(report["dataset"])}
 
 
 def _reports(root: Path) -> tuple[dict[Path, dict[str, Any]], list[str]]:
-    """Return {folder: build report} for all datasets below a folder, and the errors of unreadable reports."""
+    """Return ({folder: build report} for all datasets below a folder, errors for unreadable reports)."""
     from saliency_bench.data.build_report import REPORT, read_report
     from saliency_bench.data.untrusted_reports import complete
 
@@ -72,12 +72,12 @@ def _reports(root: Path) -> tuple[dict[Path, dict[str, Any]], list[str]]:
 
 
 def trained(root: Path) -> dict[Path, dict[str, Any]]:
-    """Return {folder: training log} for the models below a folder that can be published."""
+    """Return {folder: training log} for the publishable models below a folder."""
     return _logs(root)[0]
 
 
 def _logs(root: Path) -> tuple[dict[Path, dict[str, Any]], list[str]]:
-    """Return {folder: training log} for all models below a folder, and the errors of unreadable logs."""
+    """Return ({folder: training log} for all models below a folder, errors for unreadable logs)."""
     from saliency_bench.utils.files import read_json
 
     def read(file: Path) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def _logs(root: Path) -> tuple[dict[Path, dict[str, Any]], list[str]]:
 
 
 def _readable(root: Path, name: str, read: Callable[[Path], Any]) -> tuple[dict[Path, Any], list[str]]:
-    """Return {folder: content} for the files with this name below `root`, and the errors of unreadable files."""
+    """Return ({folder: content} for the files named `name` below `root`, errors for unreadable files)."""
     contents: dict[Path, Any] = {}
     problems = []
     for file in sorted(root.rglob(name)):
@@ -102,7 +102,7 @@ def _readable(root: Path, name: str, read: Callable[[Path], Any]) -> tuple[dict[
 
 
 def left_out(root: Path, namespace: str) -> list[str]:
-    """Return a line for each folder below `root` that is left out: unreadable folders, and your data without a name."""
+    """Return a line for each folder below `root` that is left out: unreadable folders, and own data without a name."""
     from saliency_bench.publishing.own_data import is_own_data
 
     reports, problems = _reports(root)
@@ -116,7 +116,7 @@ def left_out(root: Path, namespace: str) -> list[str]:
 
 
 def models(root: Path, namespace: str, license: str | None = None, takes: Takes = everything) -> Iterator:
-    """Yield the publications of the trained models below a folder, with the scores of their runs."""
+    """Yield a publication for each trained model below a folder, with the scores of its runs."""
     from saliency_bench.publishing.models import model_publication
 
     for folder in trained(root):
@@ -125,7 +125,7 @@ def models(root: Path, namespace: str, license: str | None = None, takes: Takes 
 
 
 def metrics(namespace: str, takes: Takes = everything) -> Iterator:
-    """Yield the publications of this package's metrics, but not of metrics from other packages."""
+    """Yield a publication for each metric of this package, but not for metrics from other packages."""
     from saliency_bench.bound_metric import list_metrics
     from saliency_bench.publishing.metrics import metric_publication
 
@@ -135,7 +135,7 @@ def metrics(namespace: str, takes: Takes = everything) -> Iterator:
 
 
 def apps(namespace: str, takes: Takes = everything) -> Iterator:
-    """Yield the publications of the apps, except the pages of studies."""
+    """Yield a publication for each app, except for the pages of studies."""
     from saliency_bench.publishing.spaces import list_spaces, space_publication
 
     for name in filter(takes, list_spaces(studies=False)):
@@ -153,6 +153,6 @@ def _run_on(model: Path, root: Path) -> Path | None:
 
 
 def _digest_of(summary: Any) -> Any:
-    """Return the hash of the model in a run's summary, or None if the summary has none."""
+    """Return the model hash from a run's summary, or None if it contains none."""
     model = summary.get("model") if isinstance(summary, dict) else None
     return model.get("digest") if isinstance(model, dict) else None

@@ -20,7 +20,7 @@ NOTE = "first rows, by the owner of the board"
 
 @dataclass(frozen=True)
 class DatasetModel:
-    """A dataset of the core with its classifier, both built on this machine.
+    """A dataset of the board's core and its classifier, both built on this machine.
 
     Attributes:
         dataset: Folder of the dataset.
@@ -57,16 +57,19 @@ class DatasetModel:
         return self.report["redistribute_images"]
 
     def published_as(self, namespace: str) -> str:
-        """Return where to load the dataset from: its repository, or its folder if the images are not published."""
+        """Return where to load the dataset from: its repository, or its folder if its images are not published."""
         return f"hub:{namespace}/{self.name}" if self.has_images else str(self.dataset)
 
     def run_folder(self, root: Path) -> Path:
-        """Return the folder of the pair's run. Its name depends on the samples and the weights."""
+        """Return the folder for the pair's run below `root`.
+
+        The folder's name depends on the samples and the weights.
+        """
         return root / "first-rows" / f"{self.name}-{self.fingerprint[:8]}-{self.model.name}-{self.digest[:8]}"
 
 
 def pairs(root: Path) -> list[DatasetModel]:
-    """Return the datasets below a folder, each with a classifier trained on it, preferably resnet-18-DATASET."""
+    """Return the datasets below a folder, each with a classifier trained on it (preferably resnet-18-DATASET)."""
     from saliency_bench.compute.classifiers.loading import load_classifier
     from saliency_bench.publishing.headline import shown_split
 
@@ -82,14 +85,17 @@ def pairs(root: Path) -> list[DatasetModel]:
 
 
 def splits(root: Path) -> dict[str, str]:
-    """Return {dataset: split that identifies the dataset} for the datasets below a folder."""
+    """Return {dataset: split} for the datasets below a folder. The split identifies the dataset on a board."""
     from saliency_bench.publishing.headline import shown_split
 
     return {report["dataset"]: shown_split(report) for report in built(root).values()}
 
 
 def core(pairs: Sequence[DatasetModel], namespace: str, before: Any = None) -> Any:
-    """Return the core of a board: these datasets and the datasets of the previous core, or None if there are none."""
+    """Return the core of a board: these datasets and those of the previous core.
+
+    Return None if there are no datasets.
+    """
     from saliency_bench.board.view.core import Core, CoreCell
 
     cells = {cell.dataset: cell for cell in (before.datasets if before else ())}
@@ -103,7 +109,7 @@ def core(pairs: Sequence[DatasetModel], namespace: str, before: Any = None) -> A
 
 
 def metrics_for(pair: DatasetModel, metrics: Sequence[str]) -> list[str]:
-    """Return the metrics for which the dataset provides all inputs."""
+    """Return those of the `metrics` for which the dataset provides all inputs."""
     from saliency_bench.bound_metric import load_metric
 
     return [name for name in metrics if pair.has_masks or "masks" not in load_metric(name).inputs]
@@ -128,7 +134,7 @@ def scored(pair: DatasetModel, namespace: str, root: Path, settings: Mapping[str
 
 
 def let_in(run: Path, namespace: str, api: HfApi, say: Callable[[str], object]) -> None:
-    """Submit, review and merge those cells of a run that are missing from the board.
+    """Submit, review and merge the cells of a run that are not on the board yet.
 
     Raises:
         UserError: The review rejects the submission.
@@ -147,7 +153,10 @@ def let_in(run: Path, namespace: str, api: HfApi, say: Callable[[str], object]) 
 
 
 def recompute(pair: DatasetModel, namespace: str, device: str | None, api: HfApi, say: Callable[[str], object]) -> None:
-    """Recompute the owner's submissions for a pair that have no status. Raise UserError if one is rejected."""
+    """Recompute the owner's submissions for a pair that have no status yet.
+
+    Raise UserError if one of them is rejected.
+    """
     from saliency_bench.board.recompute import vouch
     from saliency_bench.hub.client import account
 
@@ -161,7 +170,6 @@ def recompute(pair: DatasetModel, namespace: str, device: str | None, api: HfApi
 
 
 def _not_recomputed(pair: DatasetModel, repo: str, owner: str, api: HfApi) -> list[str]:
-    """Return the folders of the owner's submissions for a pair that have no status."""
     from saliency_bench.board.known import content_of
     from saliency_bench.board.source import BoardSource
 

@@ -1,4 +1,4 @@
-"""Describe an explainer, metric or dataset in full: purpose, options, cost and an example."""
+"""Describe an explainer, metric or dataset in detail: purpose, options, cost and an example."""
 
 from collections.abc import Sequence
 from types import ModuleType
@@ -75,14 +75,14 @@ def help_of(kind: str, name: str) -> str:
 
 
 def _meaning(option: dict[str, Any]) -> str:
-    """Return the description and the allowed values of an option."""
+    """Return an option's description, followed by its allowed values."""
     text = option["about"].rstrip(".")
     missing = [str(choice) for choice in option["choices"] if str(choice) not in text]
     return f"{text} ({' or '.join(map(str, option['choices']))})" if missing else text
 
 
 def _options(kind: str, name: str, module: ModuleType) -> dict[str, dict[str, Any]]:
-    """Return {option: dict with default, choices (if the option has a fixed set) and description}."""
+    """Return {option: dict with its default, its choices (if there is a fixed set) and its description}."""
     function = module.samples if kind == "datasets" else getattr(module, name)
     known = options.defaults(function)
     described = options.meanings(function.__doc__ or "")

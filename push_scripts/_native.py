@@ -1,4 +1,4 @@
-"""Generate the two requests that the owner of a namespace must send before the Hub adds its own leaderboards."""
+"""Generate the two requests that a namespace's owner must send before the Hub shows its own leaderboards."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ ENTRY = """\
 
 
 def requests(namespace: str, datasets: Sequence[str]) -> str:
-    """Return the text of the two requests, ready to send.
+    """Return the text of both requests, ready to send.
 
     Args:
         namespace: Namespace on the Hub.

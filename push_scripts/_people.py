@@ -24,7 +24,7 @@ LINKS = {"--invite": True, "--owner": False, "--reviewer": False}  # {option tha
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of the command."""
+    """Add the arguments that the commands for human studies share."""
     parser.add_argument("what", choices=WHAT, metavar="WHAT", help=", ".join(WHAT))
     parser.add_argument("run", nargs="?", metavar="RUN",
                         help="for serve: folder of a run with --keep-maps, or hub:OWNER/NAME")  # fmt: skip
@@ -47,7 +47,7 @@ def store_arguments(parser: ArgumentParser) -> None:
 
 
 def page_arguments(group: Any) -> None:
-    """Add the options that the pages of all studies have."""
+    """Add the options that concern the page and that all studies share."""
     group.add_argument("--host", default="127.0.0.1", metavar="HOST",
                        help="address of the page; 0.0.0.0 makes it reachable from other machines (default: 127.0.0.1)",
                        )  # fmt: skip
@@ -77,12 +77,14 @@ def result_arguments(parser: ArgumentParser) -> None:
 
 
 def _count(args: Namespace) -> dict[str, Any]:
-    """Return the keyword arguments of `results` and `export` that select the answers to use."""
+    """Return those keyword arguments of `results` and `export` that select which answers count."""
     return {"people": not args.without_people, "with_failed": args.with_failed, "exclude": args.exclude}
 
 
 def restored(args: Namespace, *, serving: bool = False) -> "Sync | None":
-    """Add the rows in the --sync repository to the store before the store is opened.
+    """Add the rows stored in the --sync repository to the store.
+
+    This function must be called before the store is opened.
 
     Args:
         args: Arguments of the command.
@@ -98,11 +100,11 @@ def restored(args: Namespace, *, serving: bool = False) -> "Sync | None":
 
 
 def run(args: Namespace, kind: str, serve: Callable[[Namespace], None]) -> None:
-    """Run the command with these arguments.
+    """Run the command with the subcommand that its arguments select.
 
     Args:
         args: Arguments of the command.
-        kind: Type of the study: the name of a folder in `saliency_bench.studies`.
+        kind: Type of the study, which is the name of a folder in `saliency_bench.studies`.
         serve: Function that serves the page.
     """
     if args.what == "serve" and not args.run:
@@ -121,7 +123,7 @@ def run(args: Namespace, kind: str, serve: Callable[[Namespace], None]) -> None:
 
 
 def lease_hours(args: Namespace) -> float:
-    """Return --lease in hours, after checking it and the other options of the page.
+    """Return the value of --lease in hours, after checking it and the other options for the page.
 
     Raises:
         UserError: --lease is not a positive number, or another option of the page is invalid.
@@ -136,7 +138,7 @@ def lease_hours(args: Namespace) -> float:
 
 
 def check_address(args: Namespace) -> None:
-    """Raise UserError if the page cannot be served at the address. This is checked before anything is stored."""
+    """Raise UserError if the page cannot be served at the requested address. Call this before anything is stored."""
     from saliency_bench.spaces.pages.serving import listening_at
 
     listening_at(args.host, args.port).close()
@@ -175,7 +177,7 @@ def introduction(args: Namespace) -> "Introduction":
 
 
 def completion(args: Namespace) -> dict[str, str] | None:
-    """Return the link and the code for people who finish, or None."""
+    """Return the link and the code that people get when they finish, or None."""
     given = {"url": args.completion_url, "code": args.completion_code}
     return {name: text for name, text in given.items() if text} or None
 
@@ -190,7 +192,7 @@ def serve(
         args: Arguments of the command.
         sync: Object that copies the store to the Hub, or None.
         study: Study to which people are invited.
-        name: Label of the printed URL.
+        name: Label printed in front of the URL.
         reviewer: Whether to print the link for a new reviewer.
     """
     from saliency_bench.spaces.pages import serving
@@ -214,7 +216,7 @@ def serve(
 
 
 def results(kind: str, args: Namespace) -> None:
-    """Print the tables and notes of a study, or all results as JSON, and write all tables to --out."""
+    """Print the tables and notes of a study, or all results as JSON. Also write all tables to --out."""
     from saliency_bench.read.report.analyses import Analysis
 
     module = import_module(f"saliency_bench.studies.{kind}.results")
@@ -235,7 +237,7 @@ def results(kind: str, args: Namespace) -> None:
 
 
 def export(kind: str, args: Namespace) -> None:
-    """Write the answers of a study to --out."""
+    """Write the answers given in a study to --out."""
     if not args.out:
         raise UserError("`export` needs --out, a .csv or .parquet file")
     module, path = import_module(f"saliency_bench.studies.{kind}.results"), Path(args.out)
@@ -248,7 +250,7 @@ def export(kind: str, args: Namespace) -> None:
 
 
 def table(kind: str, args: Namespace) -> None:
-    """Write the table of payments or of link parameters of a study to --out."""
+    """Write a study's table of payments or of link parameters to --out."""
     if not args.out:
         raise UserError(f"`{args.what}` needs --out, a .csv or .parquet file")
     study = _study(kind, args)
@@ -258,7 +260,7 @@ def table(kind: str, args: Namespace) -> None:
 
 
 def write_table(study: "Study", kind: str, path: Path, checks: dict[str, list[bool]], args: Namespace) -> None:
-    """Write the table of payments or of link parameters of a study.
+    """Write a study's table of payments or of link parameters.
 
     Args:
         study: Study of any protocol.
@@ -279,7 +281,7 @@ def write_table(study: "Study", kind: str, path: Path, checks: dict[str, list[bo
 
 
 def erase(args: Namespace) -> None:
-    """Write a copy of the store to --out, leaving out the people listed in --exclude."""
+    """Write a copy of the store to --out that leaves out the people listed in --exclude."""
     from saliency_bench.studies.answer_rows import copy_without
     from saliency_bench.studies.answer_store import Store
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def login_name() -> str:
-    """Return the login name, or "me" if there is none. This name identifies the submitter on a local board."""
+    """Return the user's login name, which identifies the submitter on a local board, or "me" if there is none."""
     try:
         name = re.sub(r"[^A-Za-z0-9_.-]+", "-", getpass.getuser()).strip("-.")
     except (OSError, KeyError):  # in a container, the user may have no name

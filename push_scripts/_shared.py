@@ -1,4 +1,4 @@
-"""Options that several commands share. The settings of a run come from `RunSpec`."""
+"""Options that several commands share. The settings for runs come from `RunSpec`."""
 
 import re
 import sys
@@ -20,7 +20,7 @@ UNCHANGED = object()  # use the default of RunSpec
 
 
 def settings(parser: _ActionsContainer, *names: str, **defaults: object) -> None:
-    """Add options for settings of a run. If there are many, they are grouped under headings.
+    """Add options for run settings. If there are many, they are grouped under headings.
 
     Args:
         parser: Parser of the command.
@@ -36,13 +36,13 @@ def settings(parser: _ActionsContainer, *names: str, **defaults: object) -> None
 
 
 def setting(parser: _ActionsContainer, name: str, *, default: object = UNCHANGED, text: str = "") -> None:
-    """Add an option for a setting.
+    """Add an option for one run setting.
 
     Args:
         parser: Parser of the command.
         name: Name of the setting.
         default: Default value, if it differs from the one in `RunSpec`.
-        text: Help text (default: description and default of the setting).
+        text: Help text. By default, it consists of the setting's description and its default value.
     """
     field = RunSpec.model_fields[name]
     default = field.default if default is UNCHANGED else default
@@ -58,7 +58,7 @@ def setting(parser: _ActionsContainer, name: str, *, default: object = UNCHANGED
 
 
 def _kind(annotation: Any, name: str) -> dict[str, Any]:
-    """Return the arguments for argparse (type, nargs, choices ...) for a setting with this annotation."""
+    """Return the argparse arguments (such as type, nargs and choices) for a setting with this annotation."""
     kinds = [kind for kind in get_args(annotation) or (annotation,) if kind is not NoneType]
     if bool in kinds:
         return {"action": "store_true"}
@@ -72,7 +72,10 @@ def _kind(annotation: Any, name: str) -> dict[str, Any]:
 
 
 def show_cells(cells: Sequence[Any], used: int) -> None:
-    """Print the table of a run, with lines on a terminal or if the table is wider than COLUMNS, else as plain text."""
+    """Print the table of a run.
+
+    Lines are drawn on a terminal, and if the table is wider than COLUMNS; otherwise it is plain text.
+    """
     from saliency_bench.read.summary import lines_below, table, table_rows
 
     console = console_of(sys.stdout)
@@ -87,7 +90,10 @@ def show_cells(cells: Sequence[Any], used: int) -> None:
 
 
 def show_pairs(run: Any) -> None:
-    """Print a table of all pairs of explainers for each metric: difference, test result and number of samples."""
+    """Print a table that compares all pairs of explainers on each metric.
+
+    The table lists the difference, the test result and the number of samples.
+    """
     from saliency_bench.read.analysis.pairs import pair_rows
 
     for title, rows in pair_rows(run):
@@ -97,7 +103,7 @@ def show_pairs(run: Any) -> None:
 
 
 def show_rows(rows: Sequence[Sequence[str]]) -> None:
-    """Print a table with a header row, with lines on a terminal and as plain text in a file or pipe."""
+    """Print a table with a header row. Lines are drawn on a terminal; in a file or pipe, the table is plain text."""
     if (console := console_of(sys.stdout)) is not None:
         show_table(rows, console)
         return
@@ -107,7 +113,7 @@ def show_rows(rows: Sequence[Sequence[str]]) -> None:
 
 
 def paper_table(parser: ArgumentParser) -> None:
-    """Add --table, which writes a table for a paper, and the options for its format."""
+    """Add --table, which writes a table for a paper, and the options that format this table."""
     group = parser.add_argument_group("table for a paper")
     group.add_argument(
         "--table", metavar="FILE", help="write the table as LaTeX (.tex, for booktabs) or Markdown (.md)"
@@ -125,7 +131,7 @@ def paper_style(args: Namespace) -> dict[str, Any]:
     """Return those arguments of a command that are options of `to_latex` and `to_markdown`.
 
     Raises:
-        UserError: An option of the table is set but --table is not, or an option is invalid.
+        UserError: A table option is set without --table, or is invalid.
     """
     from saliency_bench.utils.storage import check_output_file
 
@@ -146,7 +152,7 @@ def paper_style(args: Namespace) -> dict[str, Any]:
 
 
 def _label(text: str) -> tuple[str, str]:
-    """Split NAME=TEXT into (name, label). The name may have options, as in rise:masks=100=RISE."""
+    """Split NAME=TEXT into (name, label). NAME may itself contain options, as in rise:masks=100=RISE."""
     name, equals, label = text.rpartition("=")
     if not (name and equals and label):
         raise UserError(f"--labels '{text}' is not of the form NAME=TEXT, such as gradcam=Grad-CAM")
@@ -163,12 +169,12 @@ def write_paper_table(result: Any, path: str | None, style: dict[str, Any]) -> N
 
 
 def given(args: Namespace, *without: str) -> dict[str, Any]:
-    """Return those arguments of a command that are settings of a run."""
+    """Return those arguments of a command that are run settings."""
     return {name: getattr(args, name) for name in RunSpec.model_fields if hasattr(args, name) and name not in without}
 
 
 def completed_as(action: Action, kind: str) -> None:
-    """Complete the values of an argument with the tab key, in the same way as the values of the option `--KIND`."""
+    """Let the tab key complete an argument in the same way as the option `--KIND`."""
     setattr(action, "kind", kind)  # noqa: B010
 
 
@@ -186,7 +192,7 @@ def namespace_name(text: str) -> str:
 
 
 def output(parser: ArgumentParser, json: str = "print JSON instead of text") -> None:
-    """Add --json with this help text, and --quiet, which `saliency_bench.cli` handles."""
+    """Add --json with this help text, and --quiet, which is handled by `saliency_bench.cli`."""
     forms = parser.add_mutually_exclusive_group()
     forms.add_argument("--json", action="store_true", help=json)
     forms.add_argument("--quiet", action="store_true", help="print warnings and errors only")

@@ -1,4 +1,6 @@
-"""Check that other users can load everything in a namespace, in a new process with empty caches and without a token.
+"""Check that other users can load everything in a namespace.
+
+The check runs in a new process with empty caches and no token.
 
 The process receives a JSON object that lists what to check: {"namespace", "datasets": {repository: split}, "models",
 "metrics", "runs"}.
@@ -22,7 +24,7 @@ OURS = ("HF_", "HUGGING_FACE_", "HUGGINGFACE_", "DATASETS_", "TRANSFORMERS_", "S
 
 
 def check_as_stranger(published: dict[str, Any]) -> list[str]:
-    """Return a line for each published item that another user could load, compare or review.
+    """Check the published items, and return a line for each item that another user can load, compare or review.
 
     Raises:
         UserError: A check failed. The message contains the last line that the process printed.
@@ -41,7 +43,7 @@ def check_as_stranger(published: dict[str, Any]) -> list[str]:
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    """Return a copy of this process's environment with separate caches and without tokens."""
+    """Return this process's environment variables with separate cache folders and without tokens."""
     clean = {name: value for name, value in os.environ.items() if name in KEPT or not name.startswith(OURS)}
     caches = {"HF_HOME": "hf", "HF_MODULES_CACHE": "modules", "SALIENCY_BENCH_CACHE": "saliency-bench"}
     empty = {name: str(folder / subfolder) for name, subfolder in caches.items()}
@@ -49,7 +51,7 @@ def _environment(folder: Path) -> dict[str, str]:
 
 
 def main(published: dict[str, Any]) -> None:
-    """Check every published item, and print a line for each."""
+    """Check every published item, and print a line for each item."""
     from saliency_bench.hub.client import default_api
     from saliency_bench.hub.patience import patiently
 
@@ -101,7 +103,7 @@ def _board(repo: str) -> str:
 
 
 def _command(name: str, *words: str) -> str:
-    """Run a saliency-bench command as if from a terminal, and return the first line that it prints."""
+    """Run a saliency-bench command as if from a terminal, and return the first line of its output."""
     from saliency_bench import cli
 
     shown = StringIO()

@@ -10,12 +10,12 @@ example:
 
 The analyses are:
 
-- correlation: correlations between all pairs of metrics: over samples (for each explainer), and over dataset means
-  (with three or more runs)
-- sensitivity: rank of each explainer for each setting of a metric in the runs
+- correlation: correlations between all pairs of metrics, across samples (for each explainer) and, with three or more
+  runs, across dataset means
+- sensitivity: rank of each explainer under each setting of a metric in the runs
 - sweep: scores of a metric for each value of one of its options
-- rank: agreement of the metrics on the order of explainers
-- clever-hans: samples that are recognised with confidence from evidence outside the object
+- rank: agreement between the metrics on the order of explainers
+- clever-hans: samples that are recognised with high confidence from evidence outside the object
 - randomisation: explainers whose maps do not depend on the weights, according to saliency_randomisation
 - agreement: agreement between metrics and people on the order of explainers, at each exposure
 

@@ -121,9 +121,9 @@ def main(args: Namespace) -> int:
 
 
 def opened(args: Namespace) -> tuple[Any, Any]:
-    """Open or create the study that the arguments describe, and return it with the masks to import.
+    """Open or create the study that the arguments describe, and return (study, masks to import).
 
-    All arguments are checked first, so that an invalid command does not create a store.
+    All arguments are checked first, so an invalid command does not create a store.
     """
     from saliency_bench.data.fingerprints import fingerprint
     from saliency_bench.data.loading import find
@@ -162,8 +162,8 @@ def _is_serving(args: Namespace) -> bool:
 def _study_name(args: Namespace, store: Any, usual: str, dataset: str, must_exist: bool) -> str:
     """Return the name of the study to use.
 
-    This is --name, the default name, or the name of the only study of the same images, regardless of where they are
-    stored.
+    This is --name, the default name, or, if there is only one study of the same images (wherever the images are
+    stored), that study's name.
 
     Args:
         args: Arguments of the command.
@@ -173,7 +173,7 @@ def _study_name(args: Namespace, store: Any, usual: str, dataset: str, must_exis
         must_exist: Whether the study must exist.
 
     Raises:
-        UserError: There is no such study, or there are several.
+        UserError: There is no such study, or there are several studies to choose from.
     """
     from saliency_bench.studies.annotating import KIND
     from saliency_bench.studies.database import check_text
@@ -225,9 +225,9 @@ def _export(annotating: Any, args: Namespace) -> None:
 
 
 def _write_tables(annotating: Any, args: Namespace) -> None:
-    """Write the tables of payments and link parameters.
+    """Write the tables of payments and of link parameters.
 
-    An answer to a honeypot is correct if its IoU is at least `RIGHT`.
+    An answer to a honeypot counts as correct if its IoU with the known mask is at least `RIGHT`.
     """
     checks = {person: [iou >= RIGHT for iou in ious] for person, ious in annotating.honeypot_scores().items()}
     for kind, path in (("payments", args.payments), ("parameters", args.parameters)):

@@ -6,11 +6,11 @@ example:
   saliency-bench assess results --store study.db --out assess
   saliency-bench assess export --store study.db --out ratings.csv
 
-`serve` shows a page at http://127.0.0.1:7860 until you press Ctrl-C, with the maps of up to five explainers from a run
-with --keep-maps, in a random order for each person and image. --with-masks adds the mask of the dataset as one more
-map. Each answer is stored immediately, and the same command resumes the study. `results` prints the mean rating of each
-explainer with an interval, the agreement of the raters, and a table of the raters. `export` writes all ratings as a
-table.
+Until you press Ctrl-C, `serve` shows a page at http://127.0.0.1:7860 with the maps of up to five explainers, in a
+random order for each person and image. The run must have been computed with --keep-maps. --with-masks adds the mask of
+the dataset as one more map. Each answer is stored immediately, and the same command resumes the study. `results` prints
+the mean rating of each explainer with an interval, the agreement between the raters, and a table of the raters.
+`export` writes all ratings as a table.
 """
 
 from argparse import ArgumentParser, Namespace

@@ -5,7 +5,7 @@ example:
   saliency-bench build pet-xai --source oxford-iiit-pet --out pet-xai
   saliency-bench build pet-xai --help
 
-The last example shows what the source folder must contain, and the options of this dataset. The result is a folder of
+The last example shows what the source folder must contain and which options this dataset has. The result is a folder of
 Parquet files with a dataset card and a build report.
 """
 
@@ -135,7 +135,7 @@ def builder_parser(name: str, builder: ModuleType) -> argparse.ArgumentParser:
 
 
 def epilog(name: str, builder: ModuleType) -> str:
-    """Return the last part of a builder's help, with its rule, licence, the counts in the paper, and an example."""
+    """Return the end of a builder's help: its rule, its licence, the counts stated in the paper, and an example."""
     own_data = getattr(builder, "OWN_DATA", "")
     source = "" if getattr(builder, "EMBEDDED", False) else f" --{own_data} raw" if own_data else " --source raw"
     source = f" {builder.USAGE}" if hasattr(builder, "USAGE") else source
@@ -156,12 +156,12 @@ def epilog(name: str, builder: ModuleType) -> str:
 
 
 def licence_of(builder: ModuleType) -> str:
-    """Return the licence of a dataset, or a note for the user's own data, whose licence --license sets."""
+    """Return a dataset's licence. For the user's own data, return a note that --license sets the licence."""
     return "set by --license" if getattr(builder, "OWN_DATA", "") else builder.LICENSE
 
 
 def counted(paper: dict) -> str:
-    """Format the counts of a paper, such as "5,000 samples; label: man 2,500"."""
+    """Format the counts stated in a paper, such as "5,000 samples; label: man 2,500"."""
     plain = [f"{value:,} {key}" for key, value in paper.items() if isinstance(value, int)]
     classes = [
         f"{key}: " + ", ".join(f"{name} {count:,}" for name, count in value.items())
@@ -172,7 +172,7 @@ def counted(paper: dict) -> str:
 
 
 def add_option(parser: argparse._ActionsContainer, key: str, default: object, text: str) -> None:
-    """Add an option of a builder."""
+    """Add an option for one of the builder's settings."""
     flag = "--" + key.replace("_", "-")
     if isinstance(default, bool):
         action = argparse.BooleanOptionalAction if default else "store_true"
@@ -222,7 +222,7 @@ def summary(build_report: dict, out: Path) -> str:
 
 
 def remarks(listed: list[dict], most: int = 5) -> list[str]:
-    """Return lines with the first remarks. Identical remarks are combined in one line."""
+    """Return lines for the first `most` remarks. Identical remarks are combined into one line."""
     ids: dict[str, list[str]] = {}
     for remark in listed:
         ids.setdefault(remark["text"], []).append(remark["id"])
@@ -234,7 +234,7 @@ def remarks(listed: list[dict], most: int = 5) -> list[str]:
 
 
 def next_command(build_report: dict, out: Path) -> str:
-    """Return the next command to try, which trains a model on the dataset or explains a model on it."""
+    """Return the next command to try: it trains a model on the dataset, or explains a model on it."""
     dataset, model = shlex.quote(str(out)), "microsoft/resnet-18"
     if {"train", "validation", "test"} <= set(build_report["splits"]):
         to = shlex.quote(f"models/resnet-18-{out.name}")

@@ -5,13 +5,13 @@ example:
       --require 'gradcam:saliency_miou>=0.3' 'gradcam:saliency_deletion<=0.2' \
       'rise:masks=100:saliency_miou>=0.2' 'gradcam:saliency_miou>random'
 
-The command prints a line per requirement with the interval that decides it. The exit code is 1 if an interval is
-entirely on the wrong side of its bound, or if the paired test shows that an explainer is worse than in the --against
-run on the same samples. The exit code is 2 for any error, and 0 otherwise. If a requirement names an explainer instead
-of a number, the difference between the two explainers on the same samples is tested.
+For each requirement, the command prints a line with the interval that decides whether it is met. The exit code is 1 if
+an interval is entirely on the wrong side of its bound, or if the paired test shows that an explainer is worse than in
+the --against run on the same samples. The exit code is 2 for any error, and 0 otherwise. If a requirement names an
+explainer instead of a number, the difference between the two explainers on the same samples is tested.
 
-All requirements of one command are tested together (Holm). Regardless of their number, the probability that any of them
-fails although all are true is about 2.5 %, or 5 % with --against. A requirement whose interval contains the bound is
+All requirements of one command are tested together (Holm). If all of them are true, the probability that any fails is
+about 2.5 %, or 5 % with --against, regardless of their number. A requirement whose interval contains the bound is
 undecided and passes, except with --strict. Its line states approximately how many samples would decide it, and how
 large a violation could be detected with the samples of the run. Quote each requirement, because > has a special meaning
 in the shell.

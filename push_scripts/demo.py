@@ -77,7 +77,7 @@ def main(args: Namespace) -> None:
 
 
 def draw_shapes(dataset: Path, model: Path, args: Namespace, say: Callable[[str], None]) -> None:
-    """Draw shapes-xai and train a small ResNet on it, unless both exist."""
+    """Unless both already exist, draw shapes-xai and train a small ResNet on it."""
     from saliency_bench.compute.training import train
     from saliency_bench.data.building import build
     from saliency_bench.utils.files import read_json
@@ -93,7 +93,7 @@ def draw_shapes(dataset: Path, model: Path, args: Namespace, say: Callable[[str]
 
 
 def get_photographs(dataset: Path, model: Path, args: Namespace, say: Callable[[str], None]) -> None:
-    """Write the photographs and the network from installed packages, unless both exist."""
+    """Unless both already exist, write the photographs and the network from installed packages."""
     from saliency_bench.compute.classifiers.efficientnet_lite import write_efficientnet_lite
     from saliency_bench.data.building import build
 

@@ -1,4 +1,4 @@
-"""Draw the maps of selected samples of a run as a metric uses them.
+"""Draw the maps of selected samples of a run in the way that a metric uses them.
 
 example:
   saliency-bench draw runs/first runs/second --what maps --out maps.png
@@ -8,14 +8,15 @@ example:
 
 The drawings are:
 
-- maps: image, mask and the map of each explainer, with the scores in the run
+- maps: image, mask and the map of each explainer, with the scores from the run
 - insertion: the image while the top pixels of each map are inserted, with the probability of the class, and the score
   of saliency_insertion
 - classes: maps of the most and of the least likely class, and the score of saliency_class_sensitivity
 - models: maps of the run's model and of its other model, and the scores of saliency_mcr and saliency_mcs
 - object: maps of the other model with and without the object (image_without_object), and the score of saliency_idr
 
-Several runs are drawn below each other. The dataset and model of a run are loaded again, and the maps are recomputed.
+If several runs are given, they are drawn below each other. The dataset and model of a run are loaded again, and the
+maps are recomputed.
 """
 
 import json

@@ -7,7 +7,7 @@ example:
   saliency-bench explain cat.jpg --model microsoft/resnet-18 \\
       --target "tiger cat" --against "Egyptian cat" tabby --out why.png
 
-The drawing shows the image as prepared for the network, then one map per explainer, with the predicted class and its
+The drawing shows the image after preprocessing, then one map per explainer, with the predicted class and its
 probability below. There is one row per --target, and one row per --against. The value of --against is a class or a
 group of classes. A group consists of class names joined by "|", or is defined by --groups or built in (ImageNet, pets,
 VOC, shapes).
@@ -77,7 +77,7 @@ def main(args: Namespace) -> None:
 
 
 def _check(args: Namespace) -> None:
-    """Raise UserError for invalid arguments, before anything is loaded."""
+    """Raise UserError for invalid arguments. This check runs before anything is loaded."""
     from saliency_bench.compute.classifiers.prompts import texts_of
     from saliency_bench.compute.preflight import check_items, check_model
     from saliency_bench.errors import UserError
@@ -100,7 +100,7 @@ def _check(args: Namespace) -> None:
 def _prompts(given: list[str] | None) -> Any:
     """Convert --prompts to the format that `load_classifier` expects.
 
-    If several prompts without {} are given, each prompt is also a class name.
+    If several prompts without {} are given, each prompt also serves as a class name.
     """
     from saliency_bench.compute.classifiers.prompts import read_prompts
 

@@ -121,25 +121,25 @@ class Launch:
 
     @cached_property
     def pairs(self) -> list[_first_rows.DatasetModel]:
-        """Datasets of the core with their classifiers."""
+        """Return the datasets of the core with their classifiers."""
         return [pair for pair in _first_rows.pairs(self.root) if self.takes(pair.name) and self.takes(pair.model.name)]
 
     # Publications
 
     def datasets(self) -> Iterable:
-        """Return the publications of datasets."""
+        """Return the publications for the datasets."""
         return _all.datasets(self.root, self.namespace, Path(mkdtemp(dir=self.workspace)), self.takes)
 
     def models(self) -> Iterable:
-        """Return the publications of models, with the scores of existing runs."""
+        """Return the publications for the models, with the scores of existing runs."""
         return _all.models(self.root, self.namespace, self.args.license, self.takes)
 
     def metrics(self) -> Iterable:
-        """Return the publications of metrics."""
+        """Return the publications for the metrics."""
         return _all.metrics(self.namespace, self.takes)
 
     def boards(self) -> Iterable:
-        """Return the publication of the board, with the hashes of the datasets over which the page Overall averages."""
+        """Return the publication for the board, with the hashes of the datasets that its page "Overall" averages."""
         from saliency_bench.board.submit import board_publication
         from saliency_bench.board.view.core import FILE, core_as_yaml
 
@@ -147,11 +147,11 @@ class Launch:
         return [replace(publication, files=publication.files | ({FILE: core_as_yaml(core)} if core else {}))]
 
     def apps(self) -> Iterable:
-        """Return the publications of apps."""
+        """Return the publications for the apps."""
         return _all.apps(self.namespace, self.takes)
 
     def core(self) -> Any:
-        """Return the core of the board: its existing entries, and the datasets and classifiers of this launch."""
+        """Return the board's core: its existing entries, and the datasets and classifiers that this launch adds."""
         from saliency_bench.board.source import BoardSource
         from saliency_bench.board.view.core import FILE, core_of_board
         from saliency_bench.hub.failures import is_network_error
@@ -168,7 +168,7 @@ class Launch:
     # Steps
 
     def plan(self) -> None:
-        """Check the account, all names and all contents before any file is sent, and print the plan.
+        """Check the account, all names and all contents, and print the plan. This happens before any file is sent.
 
         Raises:
             UserError: The account may not write to a repository, a repository contains unrelated work, or a name in
@@ -219,7 +219,7 @@ class Launch:
         self.say(f"account: {user.name} may write to {self.namespace}")
 
     def publish(self, publications: Callable[[], Iterable]) -> None:
-        """Publish the requested repositories, one after the other."""
+        """Publish the requested repositories one by one."""
         from saliency_bench.hub.upload import publish
 
         def briefly(line: str) -> None:
@@ -232,7 +232,7 @@ class Launch:
             time.sleep(self.args.pace if done.changed else 0)
 
     def add_rows(self) -> None:
-        """Add the first rows of the board, skipping existing runs and submissions."""
+        """Add the first rows to the board, skipping runs and submissions that already exist."""
         settings = {name: getattr(self.args, name) for name in ("explainers", "metrics", "limit", "device")}
         for pair in self.pairs:
             self.say(_row_line(pair, self))
@@ -242,7 +242,7 @@ class Launch:
             self.patiently(partial(_first_rows.recompute, pair, self.namespace, device, self.api, self.say))
 
     def tables(self) -> Iterable:
-        """Return the publication of the board's table for the Hub."""
+        """Return the publication for the board's table on the Hub."""
         from saliency_bench.board.hub_table import ROWS, table_of
         from saliency_bench.board.opening import load_results
         from saliency_bench.board.submission_schema import LICENSE
@@ -282,7 +282,7 @@ STEPS: dict[str, Callable[[Launch], None]] = {
 
 
 def _list(publications: Callable[[], Iterable]) -> list:
-    """Return publications as a list, because a generator cannot be resumed after it has raised an error."""
+    """Return publications as a list, because a generator cannot resume after it has raised an error."""
     return list(publications())
 
 
@@ -292,7 +292,7 @@ def _name(publication: Any) -> str:
 
 
 def _plan_lines(plans: list) -> list[str]:
-    """Return the lines of the plan: one per repository, one per overwritten file, and the total."""
+    """Return the lines of the plan: one for each repository, one for each overwritten file, and the total."""
     from saliency_bench.hub.upload_plan import size
 
     lines, total, new = [], 0, 0

@@ -61,7 +61,7 @@ def main(args: Namespace) -> None:
 
 
 def _app():
-    """Return the app of the page.
+    """Return the module of the page's app.
 
     Raises:
         UserError: Gradio is not installed. The message contains the command that installs it.

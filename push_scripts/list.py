@@ -4,7 +4,7 @@ example:
   saliency-bench list explainers
   saliency-bench list rise saliency_miou
 
-With the name of an explainer, metric or dataset, the command shows its options, its cost and an example, as
+Given the name of an explainer, metric or dataset, the command shows the item's options, its cost and an example, as
 `saliency-bench help NAME` does.
 """
 
@@ -75,7 +75,7 @@ def main(args: Namespace) -> None:
 
 
 def _show(items: list[tuple[str, str]], as_json: bool) -> None:
-    """Print the full description of items (kind, name)."""
+    """Print the full description of each item, given as (kind, name)."""
     if not as_json:
         show_help("\n\n".join(_items.help_of(*item) for item in items))
         return
@@ -100,7 +100,10 @@ def _lines(kind: str, items: dict[str, str]) -> list[str]:
 
 
 def _section(folder: str, name: str, path: Path) -> str:
-    """Return the heading of an item: its own `SECTION`, or a heading derived from its declarations."""
+    """Return the heading under which an item is listed.
+
+    The heading is the item's own `SECTION`, or is derived from its declaration.
+    """
     if section := registry.constant(path, "SECTION"):
         return section
     if folder == "hub_builders":
@@ -123,7 +126,7 @@ def _legend() -> str:
 
 
 def _plugins(folder: str, with_costs: bool) -> dict[str, str]:
-    """Return {name: one-line description} for a folder of plugins."""
+    """Return {name: one-line description} for the items in a folder of plugins."""
     broken = registry.unusable(folder)
     paths = {name: path for name, path in registry.files(folder).items() if name not in broken}
     about = {name: registry.summary(_describe(folder, name, path)) for name, path in paths.items()}
@@ -134,7 +137,7 @@ def _plugins(folder: str, with_costs: bool) -> dict[str, str]:
 
 
 def _describe(folder: str, name: str, path: Path) -> Path:
-    """Return the file that contains the docstring of an item."""
+    """Return the file whose docstring describes an item."""
     return registry.score_file(folder, name) if folder == "metrics" else path
 
 

@@ -85,7 +85,7 @@ def new(kind: str, name: str, folder: Path, asks: str = "masks") -> list[Path]:
         kind: "explainer", "metric", "dataset" or "command".
         name: Name of the item.
         folder: Folder inside a checkout.
-        asks: Input of a metric: "masks", "maps", "curves" or "explain".
+        asks: For a metric, the input that its function needs: "masks", "maps", "curves" or "explain".
 
     Raises:
         UserError: The name is invalid or already used, or the folder is outside a checkout.
@@ -118,7 +118,7 @@ def new(kind: str, name: str, folder: Path, asks: str = "masks") -> list[Path]:
 
 
 def module_of(kind: str, name: str) -> str:
-    """Return the module name of an item, in which underscores replace dashes.
+    """Return the module name for an item, in which underscores replace dashes.
 
     Raises:
         UserError: The name is not a valid module name.
@@ -136,7 +136,7 @@ def module_of(kind: str, name: str) -> str:
 
 
 def public_name(kind: str, module: str) -> str:
-    """Return the public name of an item, as users type it."""
+    """Return the public name of an item, which is the name that users type."""
     return module.replace("_", "-") if kind in DASHED else module
 
 

@@ -6,11 +6,11 @@ example:
   saliency-bench peekaboom export --store study.db --out answers.csv
   saliency-bench analyse runs/first --what agreement --answers answers.csv
 
-`serve` shows a page at http://127.0.0.1:7860 until you press Ctrl-C, with the images and maps of a run with
---keep-maps. People see 5 % of the pixels of an image and choose its class from several labels. After a wrong answer or
-"I don't know", they see more pixels. Each answer is stored immediately, and the same command resumes the study.
-`results` prints the accuracy at each exposure, saliency_crowd_auc, and a table of the participants. `export` writes the
-answers in the format that `analyse --what agreement` reads.
+Until you press Ctrl-C, `serve` shows a page at http://127.0.0.1:7860 with the images and maps of a run. The run must
+have been computed with --keep-maps. People see 5 % of the pixels of an image and choose its class from several labels.
+After a wrong answer or "I don't know", they see more pixels. Each answer is stored immediately, and the same command
+resumes the study. `results` prints the accuracy at each exposure, saliency_crowd_auc, and a table of the participants.
+`export` writes the answers in the format that `analyse --what agreement` reads.
 """
 
 from argparse import ArgumentParser, Namespace

@@ -82,12 +82,12 @@ def main(args: Namespace) -> None:
 
 
 def _by_metric(needed: Sequence[Any]) -> list[list[Any]]:
-    """Return a list of pairs for each metric, sorted by the number of required images, largest first."""
+    """Return one list of pairs per metric. Each list is sorted by the number of required images, largest first."""
     return [[item for item in needed if item.metric == metric] for metric in dict.fromkeys(i.metric for i in needed)]
 
 
 def _answer(item: Any, pairs: int, power: float) -> str:
-    """Return a sentence with the number of images that this pair of explainers requires on its metric."""
+    """Return a sentence that states how many images this pair of explainers requires on its metric."""
     where = f" on {item.metric}" if item.metric else ""
     which = "any two of these explainers" if pairs > 1 else "the two explainers"
     difference = f"a difference of {item.difference:g} between {which}{where} with a power of {power:.0%}"
@@ -104,7 +104,7 @@ def _pairs(needed: Sequence[Any]) -> dict[str, int]:
 
 
 def _widest(needed: Sequence[Any]) -> list[Any]:
-    """Return, for each metric, the pair of explainers that requires the most images."""
+    """For each metric, return the pair of explainers that requires the most images."""
     widest: dict[str, Any] = {}
     for item in needed:
         widest.setdefault(item.metric, item)
@@ -116,7 +116,7 @@ def _name(item: Any) -> str:
 
 
 def _tables(needed: Sequence[Any]) -> list[tuple[str, list[list[str]]]]:
-    """Return (title, rows as text) of a table for each metric."""
+    """Return (title, table rows as text) for each metric."""
     header = ["explainers", "difference now", "spread", "clusters", "images", "clusters now"]
     tables = []
     for items in _by_metric(needed):

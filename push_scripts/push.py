@@ -1,4 +1,4 @@
-"""Publish a dataset, metric, model, results or an app on the Hub.
+"""Publish a dataset, a metric, a model, results or an app on the Hub.
 
 example:
   saliency-bench push dataset pet-xai --dry-run
@@ -15,7 +15,7 @@ sent. If the images of a dataset may not be redistributed, only its annotations 
 a pull request on NAMESPACE/results under CC-BY-4.0, as with `saliency-bench submit`.
 
 `push all FOLDER` is for the owner of a namespace. It publishes the datasets and models below FOLDER, all metrics, the
-results repository, and the apps. Models are published with the scores of their runs, and need --license.
+results repository, and the apps. Models are published with the scores of their runs, and require --license.
 """
 
 import json
@@ -116,7 +116,7 @@ def dataset(args: Namespace) -> None:
 
 
 def _check_masks(args: Namespace, repo: str) -> None:
-    """Raise UserError if masks to hide were already published, or if masks to publish are hidden elsewhere."""
+    """Raise UserError if masks to hide are already public, or if masks to publish are hidden in another repository."""
     from saliency_bench.hub.client import default_api, token_of
     from saliency_bench.hub.failures import is_network_error, refuse
     from saliency_bench.publishing.datasets import check_hidden_nowhere, check_never_shown
@@ -135,9 +135,9 @@ def _check_masks(args: Namespace, repo: str) -> None:
 
 
 def _published_masks(args: Namespace, publication: "Publication") -> "Published":
-    """Publish the hidden masks of a dataset in a private repository.
+    """Upload the hidden masks of a dataset to a private repository.
 
-    The masks are published before the dataset, so that every published dataset has its masks.
+    The masks are uploaded before the dataset, so every published dataset has its masks.
     """
     from saliency_bench.publishing.datasets import masks_publication
 
@@ -216,7 +216,7 @@ def _publish(args: Namespace, publication) -> None:
 
 
 def _published(args: Namespace, publication: "Publication", *, private: bool = False) -> "Published":
-    """Publish an item, print the result unless JSON is requested, and return it."""
+    """Publish an item and return the result. The result is also printed, unless JSON was requested."""
     from huggingface_hub.utils import disable_progress_bars
 
     from saliency_bench.hub.upload import publish

@@ -1,4 +1,4 @@
-"""Recompute scores in a submission to your leaderboard, so that its rows get a rank.
+"""Recompute scores of a submission to your leaderboard, so that its rows get a rank.
 
 example:
   saliency-bench recompute saliency-bench/results DATASET/MODEL/SUBMITTER

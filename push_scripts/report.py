@@ -20,7 +20,7 @@ With --samples, a second page shows all samples of a run with their maps. The sa
 from the run's dataset if it is a folder on this machine, else from --data.
 
 --seeds compares runs on different networks, such as networks trained with different seeds. It prints the mean and the
-spread over the networks, with intervals that allow for the variation between images and between networks. --table
+spread across the networks, with intervals that account for the variation between images and between networks. --table
 writes a table for a paper.
 """
 
@@ -70,7 +70,7 @@ def main(args: Namespace) -> None:
 
 
 def _seed_study(args: Namespace, style: dict[str, Any]) -> None:
-    """Print the table over networks, and write the table and its figure if requested."""
+    """Print the table of results across networks. Also write the table and its figure if requested."""
     from saliency_bench.errors import UserError
     from saliency_bench.read.report.plots import check_form
     from saliency_bench.read.report.seed_study import seed_study

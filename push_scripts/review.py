@@ -7,10 +7,10 @@ example:
   saliency-bench review saliency-bench/results --comment    # all open ones
   saliency-bench review ./board    # a local board; also writes its index
 
-A pull request passes if its author is the submitter, it adds only files of submissions, it changes or deletes no file,
-and all numbers agree with the records. The exit code is 1 if a pull request must not be merged. The check cannot detect
-made-up records. A row gets a rank only after `saliency-bench recompute` has recomputed some of its records. --merge
-merges exactly the reviewed commit.
+A pull request passes if its author is the submitter, it adds only submission files, it does not change or delete any
+file, and all numbers agree with the records. The exit code is 1 if a pull request must not be merged. The check cannot
+detect made-up records. A row gets a rank only after `saliency-bench recompute` has recomputed some of its records.
+--merge merges exactly the reviewed commit.
 """
 
 import json

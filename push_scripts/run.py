@@ -60,7 +60,7 @@ def main(args: Namespace) -> int:
 
 
 def _faulty(result) -> int:
-    """Return 2 and print a line if any record was left out, although the run is complete. Otherwise, return 0."""
+    """Return 2 and print a line if any record of the complete run was left out. Otherwise, return 0."""
     faults = result.summary["faults"]
     if not faults:
         return 0

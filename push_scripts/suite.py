@@ -22,7 +22,7 @@ from saliency_bench.push_scripts import _shared
 
 SECTION = "measure"
 METRICS_CHECK = "metrics-check"
-KEPT = "finished runs, networks and complete batches", "{out}/runs/*/scores/*.parquet"  # kept when stopped
+KEPT = "finished runs, networks and complete batches", "{out}/runs/*/scores/*.parquet"  # kept when interrupted
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -101,7 +101,7 @@ def main(args: Namespace) -> int:
 
 
 def _check_metrics(args: Namespace) -> int:
-    """Check all metrics with networks whose evidence is known."""
+    """Check all metrics on networks whose evidence is known. Return the exit code."""
     from saliency_bench.compute.preflight import check_writable
     from saliency_bench.errors import UserError
 

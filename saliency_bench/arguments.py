@@ -1,4 +1,4 @@
-"""Command-line parsing with argparse, one-line errors and suggestions for unknown options."""
+"""Command-line parsing based on argparse, with one-line errors and suggestions for unknown options."""
 
 import argparse
 import re
@@ -19,7 +19,7 @@ CHOICE = re.compile(r"invalid choice: '(?P<given>[^']*)' \(choose from (?P<known
 
 
 class Parser(argparse.ArgumentParser):
-    """Parser that raises `UserError` and lists only required arguments in its usage line."""
+    """Parser that raises `UserError`, and whose usage line lists only the required arguments."""
 
     color = False  # `show_help` adds the colours in all versions of Python
 
@@ -66,7 +66,10 @@ def parse(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespac
 
 
 def _check_options(parser: argparse.ArgumentParser, options: Iterable[str], argv: list[str]) -> None:
-    """Raise UserError for an unknown option, with a suggestion, before argparse reports a missing option."""
+    """Raise UserError for an unknown option, with a suggestion.
+
+    This check runs before argparse reports missing options.
+    """
     if any(action.nargs == argparse.REMAINDER for action in parser._actions):
         return  # the options belong to another parser
     before_dashes = argv[: argv.index("--")] if "--" in argv else argv
@@ -80,7 +83,7 @@ def _check_options(parser: argparse.ArgumentParser, options: Iterable[str], argv
 
 
 def parser_of(command: str, module: ModuleType) -> argparse.ArgumentParser:
-    """Return the parser of a command, with the command's docstring as the description."""
+    """Return the parser for a command. The command's docstring is its description."""
     about, _, example = (module.__doc__ or "").partition("\n\n")
     parser = Parser(
         prog=f"{PROGRAM} {command}",

@@ -3,8 +3,8 @@
 Declarations of explainers are in `declarations`. The function of an explainer receives a classifier in evaluation mode
 whose parameters require no gradients, and a target with one row per image (B, K). Images and target are copies, and
 autograd is enabled. The caller's torch settings do not affect the function (`utils/untouched.py`). The function may
-change modes, gradients, autograd and the working directory, and may draw from global generators: all of these are
-restored afterwards.
+change training modes, gradients, autograd settings and the working directory, and may draw from global random
+generators. All of these are restored afterwards.
 
 This module checks the maps of all explainers. A run also checks that the network still returns the same logits
 (`compute/probe.py`). Declarations can be read without torch, but computing maps requires torch.
@@ -42,13 +42,14 @@ LATER = (("reliability", None),)
 
 @dataclass(frozen=True)
 class MadeMaps:
-    """Maps of a batch.
+    """The maps of a batch, with information on how they were made.
 
     Attributes:
         maps: Maps, float (B, H, W).
-        reliability: Reliability of each map (`maps.reliability`); None if it is undefined or there are no random draws.
-        draws: Number of random draws that each map averages; None if there are none.
-        cells: (height, width) of the small maps before upsampling; None for maps computed pixel by pixel.
+        reliability: Reliability of each map (`maps.reliability`), or None if it is undefined or nothing is drawn at
+            random.
+        draws: Number of random draws that each map averages, or None if nothing is drawn at random.
+        cells: (height, width) of the small maps before upsampling, or None if the maps are computed pixel by pixel.
     """
 
     maps: Maps
@@ -58,7 +59,7 @@ class MadeMaps:
 
 
 def real_numbers(returned: Any, name: str, images: Images) -> Tensor:
-    """Convert the result of the explainer `name` to a dense tensor of real numbers on the device of the images.
+    """Convert the result of the explainer `name` to a dense tensor of real numbers on the images' device.
 
     Raises:
         UserError: The result cannot be converted.
@@ -87,12 +88,12 @@ class Explainer:
 
     Attributes:
         name: Name of the function.
-        function: Function of classifier, images and target, and of seeds and options by name. It returns maps, float
-            (B, H, W), or `types.Averaged` if it averages random draws.
+        function: Function of classifier, images and target. Seeds and options are passed by name. It returns maps,
+            float (B, H, W), or `types.Averaged` if it averages random draws.
         options: (name, value) of all options, sorted.
         version: Declared version, or a hash of a user's function.
         declaration: Declaration of the explainer.
-        about: First line of the docstring of a user's function.
+        about: For a user's function, the first line of its docstring.
     """
 
     name: str
@@ -108,7 +109,7 @@ class Explainer:
     def __call__(
         self, classifier: nn.Module, images: Images, target: Target, *, seeds: Sequence[int] | None = None
     ) -> Maps:
-        """Return the maps of a batch, float (B, H, W); see `made`."""
+        """Return the maps of a batch, float (B, H, W). The arguments are those of `made`."""
         return self.made(classifier, images, target, seeds=seeds).maps
 
     @handlers_end_work()
@@ -121,7 +122,7 @@ class Explainer:
             classifier: Network to explain. Its state is restored afterwards.
             images: Images in [0, 1], float (B, 3, H, W).
             target: Weights over the logits, of shape (B, K) or (1, K).
-            seeds: One integer per image, which seeds its random draws. None: 0 to B - 1.
+            seeds: One integer per image, which seeds the random draws for this image. None stands for 0 to B - 1.
 
         Raises:
             UserError: The images or the target are invalid, or the maps are not finite or not of shape (B, H, W).
@@ -155,9 +156,9 @@ class Explainer:
         return made
 
     def seeded(self, seed: int) -> Explainer:
-        """Return the explainer with the run's seed for draws shared by all samples, such as RISE's masks.
+        """Return the explainer with the run's seed for draws that all samples share, such as RISE's masks.
 
-        A value that is already set for the option `seed` is kept.
+        If the option `seed` already has a value, this value is kept.
         """
         given = dict(self.options)
         if given.get("seed", seed) is not None:
@@ -203,26 +204,29 @@ class Explainer:
 
     @property
     def is_bundled(self) -> bool:
-        """Return whether the explainer is part of this package, not of another package or a user's code."""
+        """Return whether the explainer is part of this package.
+
+        It could also be a user's code or come from another package.
+        """
         return str(getattr(self.function, "__module__", "")).startswith("saliency_bench.explainers.")
 
     @property
     def ignores_against(self) -> bool:
-        """Return whether maps always contrast the target with all other classes, so that `against` has no effect."""
+        """Return whether maps always contrast the target with all other classes. If so, `against` has no effect."""
         return self.is_bundled and dict(self.options).get("on") == "weighted"
 
     @cached_property
     def identity(self) -> tuple[str, str, int | str]:
-        """(name, options as text, version): explainers with the same identity compute the same maps."""
+        """(name, options as text, version). Explainers with the same identity compute the same maps."""
         return self.name, options.text(self.options), self.version
 
 
 class NotFiniteError(UserError):
-    """Error for an explainer that returned maps that are not finite.
+    """Error for an explainer that returned NaN or infinite values.
 
     Attributes:
         made: Maps returned by the explainer.
-        where: Indices, within the batch, of the maps that are not finite.
+        where: Indices of these maps within the batch.
     """
 
     def __init__(self, message: str, made: MadeMaps, where: list[int]):
@@ -234,7 +238,7 @@ def _reliability(averaged: Averaged | None, images: int) -> list[float | None]:
     """Return the reliability of each map, or None if it is undefined or nothing is drawn at random.
 
     Raises:
-        UserError: The maps of the halves differ in shape from the maps of all draws.
+        UserError: The maps averaged over half of the draws differ in shape from the maps averaged over all draws.
     """
     if averaged is None:
         return [None] * images
@@ -251,7 +255,7 @@ def _reliability(averaged: Averaged | None, images: int) -> list[float | None]:
 
 
 def _draws(averaged: Averaged | None, images: int) -> list[int] | None:
-    """Return the number of draws of each map, or None for maps without random draws.
+    """Return the number of draws that each map averages, or None for maps without random draws.
 
     Raises:
         UserError: The number of draws is neither a single number nor one number per map.
@@ -269,7 +273,7 @@ def _draws(averaged: Averaged | None, images: int) -> list[int] | None:
 
 
 def list_explainers() -> list[str]:
-    """Return the names of explainers for `load_explainer` and `run`."""
+    """Return the names that `load_explainer` and `run` accept for explainers."""
     return registry.names("explainers")
 
 
@@ -279,7 +283,7 @@ def load_explainer(name: str | Callable[..., Maps], **chosen: object) -> Explain
     Args:
         name: Name of an explainer, possibly with options ("gradcam", "rise:masks=1000"), a function in a file
             ("./mine.py:my_method"), or your own function (classifier, images, target) -> maps.
-        chosen: Options by name.
+        chosen: Options, passed by name.
 
     Raises:
         UserError: The explainer or an option is unknown.
@@ -297,8 +301,8 @@ def load_explainer(name: str | Callable[..., Maps], **chosen: object) -> Explain
 def registered_explainer(name: str, **chosen: object) -> Explainer:
     """Return a registered explainer with bound options.
 
-    Use this function for untrusted names, such as in a submission or the settings of a run, because it does not import
-    user files.
+    Use this function for untrusted names, such as those in a submission or in a run's settings, because it does not
+    import user files.
 
     Raises:
         UserError: The explainer or an option is unknown.
@@ -317,8 +321,8 @@ def as_explainer(explainer: str | Explainer | Callable[..., Maps]) -> Explainer:
 
     A function in a file is written as "./mine.py:my_method" (`user_files`).
 
-    The version of your own function is a hash of its code and of all code that it uses outside of libraries. Results of
-    edited code therefore never mix with old results (`utils.source_code`).
+    The version of your own function is a hash of its code and of all code that it uses, except for libraries
+    (`utils.source_code`). The results of edited code therefore never mix with old results.
 
     Raises:
         UserError: The argument is not an explainer.
@@ -344,7 +348,7 @@ def as_explainer(explainer: str | Explainer | Callable[..., Maps]) -> Explainer:
 
 
 def _refuse_peer(explainer: object) -> None:
-    """Raise UserError for an object or function from another package that needs an adapter."""
+    """Raise UserError for an object or a function from a different package that needs an adapter."""
     inner = explainer.func if isinstance(explainer, partial) else explainer
     kind = "a function" if inspect.isroutine(inner) else "a class" if isinstance(inner, type) else "an object"
     package = str(getattr(inner, "__module__", "")).partition(".")[0]
@@ -355,7 +359,7 @@ def _refuse_peer(explainer: object) -> None:
 
 
 def _in_file(text: str, further: dict[str, object]) -> Explainer:
-    """Return the explainer for a function in a user's file, with the options in the text and additional options."""
+    """Return the explainer for a function in a user's file. Its options are those in the text and in `further`."""
     function, written = user_files.function_of(text)
     explainer = as_explainer(function)
     if not (chosen := written | further):
@@ -367,7 +371,10 @@ def _in_file(text: str, further: dict[str, object]) -> Explainer:
 
 @contextmanager
 def same_directory() -> Iterator[None]:
-    """Restore the working directory on exit (unless it was deleted), because relative paths depend on it."""
+    """Restore the working directory on exit, because relative paths depend on it.
+
+    If it was deleted, leave it unchanged.
+    """
     try:
         before = os.getcwd()
     except FileNotFoundError:
@@ -381,13 +388,13 @@ def same_directory() -> Iterator[None]:
 
 
 def is_ours(function: Callable) -> bool:
-    """Return whether a function, or the class of a callable object, belongs to this package."""
+    """Return whether a function, or the class of a callable object, is defined in this package."""
     inner = function.func if isinstance(function, partial) else function
     return str(getattr(inner, "__module__", "")).partition(".")[0] == "saliency_bench"
 
 
 def _checked(images: Images) -> Images:
-    """Return the images as float32.
+    """Convert the images to float32.
 
     Raises:
         UserError: The images do not have the shape (B, 3, H, W), or are not floats in about [0, 1].

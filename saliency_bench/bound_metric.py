@@ -1,14 +1,14 @@
 """Metrics with bound options: declared functions that score each sample. Each call checks the returned scores.
 
-Declarations of metrics are in `declarations`. A metric of the package is a folder `metrics/NAME/` with `score.py`, the
-module `NAME.py` for `evaluate` and the card `README.md`. A user's function can be used wherever a metric's name is
+Declarations of metrics are in `declarations`. Each metric of the package has a folder `metrics/NAME/` with `score.py`,
+the module `NAME.py` for `evaluate`, and the card `README.md`. A user's function can be used wherever a metric's name is
 accepted.
 
-An undefined score is NaN. A constant map with the score NaN is reported as a flat map. Records contain the score and
-each of its parts. A metric that takes none of the inputs `maps`, `curves` and `target` chooses its own targets and
+An undefined score is NaN. If the score of a constant map is NaN, the map is reported as flat. Records contain the score
+and each of its parts. A metric that takes none of the inputs `maps`, `curves` and `target` chooses its own targets and
 requests maps for them, so its cells do not depend on the run's target. A metric with the input `retrained` is a
-retraining metric (`compute.scoring.retraining`): its options are the options of `RetrainingProtocol`, and its parts are
-`part_names`. A metric with the input `first_right` scores people's judgements and cannot be used in a run
+retraining metric (`compute.scoring.retraining`). Its options are those of `RetrainingProtocol`, and its parts are named
+by `part_names`. A metric with the input `first_right` scores people's judgements and cannot be used in a run
 (`check_without_people`).
 """
 
@@ -36,7 +36,7 @@ ROUNDING = 1e-5  # tolerance for scores outside the range, relative to the ends 
 
 @dataclass(frozen=True)
 class Metric:
-    """Metric with bound options: the function, its inputs and its declaration."""
+    """A metric with bound options. It consists of the function, its inputs and its declaration."""
 
     name: str
     function: Callable[..., np.ndarray]
@@ -50,11 +50,14 @@ class Metric:
         return hash(self.identity)
 
     def __call__(self, *inputs: object, **named: object) -> np.ndarray:
-        """Return a score per sample, float64 (B,). Undefined scores are NaN; with an aggregate, all scores are NaN."""
+        """Return a score per sample, float64 (B,). Undefined scores are NaN.
+
+        For a metric with an aggregate, all scores are NaN.
+        """
         return self.with_parts(*inputs, **named)[0]
 
     def with_parts(self, *inputs: object, **named: object) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return (scores (B,), parts (B, P) or None for a metric without parts). Undefined values are NaN."""
+        """Return (scores (B,), parts (B, P) or None if the metric has no parts). Undefined values are NaN."""
         with no_exit():
             values = _numbers(self.function(*inputs, **named, **dict(self.options)))
         limits = self._limits_of(dict(zip(self.inputs, inputs, strict=False)) | named)
@@ -71,7 +74,7 @@ class Metric:
         return scores, values
 
     def checked(self, inputs: dict[str, Any], count: int, names: Sequence[str]) -> Scored:
-        """Score samples and return (scores (B,), parts (B, P) or None, marks (B,) or None), with checked shapes.
+        """Score samples, check the shapes, and return (scores (B,), parts (B, P) or None, marks (B,) or None).
 
         Args:
             inputs: Inputs of the metric by name.
@@ -97,12 +100,12 @@ class Metric:
 
     @property
     def higher_is_better(self) -> bool:
-        """Return whether higher scores are better with these options."""
+        """Return whether higher scores are better when the metric has these options."""
         return self.declaration.direction(dict(self.options))
 
     @property
     def range(self) -> Range:
-        """(low, high) of the scores. A range that depends on the target is given for a contrast of two classes."""
+        """(low, high) of the scores. If the range depends on the target, it is that for a contrast of two classes."""
         return self.limits(PLAIN_CONTRAST)
 
     @property
@@ -112,17 +115,17 @@ class Metric:
         return self.declaration.aggregate if when is None or when(dict(self.options)) else None
 
     def reduced(self, values: np.ndarray) -> np.ndarray:
-        """Return the scores (B,) of parts (B, P)."""
+        """Reduce parts (B, P) to scores (B,)."""
         # An aggregate that is not used with these options reduces the parts of a single sample instead.
         reduction = self.declaration.reduce or self.declaration.aggregate
         return mean_of_parts(values) if reduction is None else reduction(values, dict(self.options))
 
     def limits(self, target: TargetRange) -> Range:
-        """Return (low, high) of the scores for targets with this range."""
+        """Return (low, high) of the scores for targets with this target range."""
         return self.declaration.range_of(dict(self.options), target)
 
     def _limits_of(self, inputs: dict[str, Any]) -> Range:
-        """Return (low, high) of the scores for these inputs."""
+        """Return (low, high) of the scores that are computed from these inputs."""
         if not self.declaration.asks_target_range:
             return self.range
         if "curves" in inputs:
@@ -131,7 +134,7 @@ class Metric:
         return self.limits(TargetRange.of_weights(weights, activation_of(inputs["classifier"])))
 
     def parts(self, classifier: object) -> tuple[str, ...]:
-        """Return the names of the parts of a score, or ()."""
+        """Return the names of the parts of a score, or () if the score has no parts."""
         if self.declaration.parts is None:
             return ()
         names = self._asked("parts", self.declaration.parts, dict(self.options), classifier)
@@ -153,16 +156,16 @@ class Metric:
         return targets
 
     def planned(self, predictions: object) -> Mapping[int, Sequence[int]]:
-        """Return {sample: partners}, or {} for a metric without partners.
+        """Return {sample: its partners}, or {} for a metric that needs no partners.
 
         Args:
-            predictions: Object of `compute.scoring.partners.Predictions`.
+            predictions: The predictions, of type `compute.scoring.partners.Predictions`.
         """
         plan = self.declaration.plan
         return {} if plan is None else self._asked("plan", plan, dict(self.options), predictions)
 
     def _asked(self, name: str, function: Callable, *given: object) -> Any:
-        """Call a declared function and return its result.
+        """Call a declared function, such as `plan`, and return its result.
 
         Raises:
             UserError: The function raised an error.
@@ -174,7 +177,7 @@ class Metric:
             raise UserError(f"{self}: `{name}` raised {described(error)}") from error
 
     def marks(self, **inputs: object) -> np.ndarray | None:
-        """Return whether each sample is counted for `mark`, bool (B,), or None for a metric without marks."""
+        """Return which samples are counted for `mark`, bool (B,), or None for a metric without `mark`."""
         marked = self.declaration.marked
         with no_exit():
             return None if marked is None else marked(**inputs, **dict(self.options))
@@ -193,7 +196,7 @@ class Metric:
 
     @property
     def facts(self) -> dict[str, str]:
-        """Return {name: text} with the direction, range, inputs and paper."""
+        """Return {name: text} that describes the direction, range, inputs and paper."""
         ends = _span(self.range)
         if self.declaration.asks_target_range:
             ends = f"{_span(self.limits(TargetRange.of_classes(1, 0)))} if a map explains one class, else {ends}"
@@ -218,7 +221,7 @@ class Metric:
 
     @cached_property
     def identity(self) -> tuple[str, str, int | str]:
-        """(name, options as text, version): metrics with the same identity compute the same scores."""
+        """(name, options as text, version). Metrics with the same identity compute the same scores."""
         return self.name, options.text(self.options), self.version
 
 
@@ -242,7 +245,7 @@ def _shape(values: Any) -> str:
 
 
 def _check_range(values: np.ndarray, limits: Range) -> None:
-    """Raise ValueError for a score outside the range, because intervals depend on the range."""
+    """Raise ValueError for a score outside the range, because confidence intervals depend on the range."""
     if len(wrong := outside(values, limits)):
         low, high = limits
         raise ValueError(f"a score of {wrong[0]:.6g} is outside the range from {low:g} to {high:g}")
@@ -263,7 +266,7 @@ def outside(values: np.ndarray, limits: Range) -> np.ndarray:
 
 
 def list_metrics() -> list[str]:
-    """Return the names of metrics for `load_metric` and `run`."""
+    """Return the names that `load_metric` and `run` accept for metrics."""
     return registry.names("metrics")
 
 
@@ -273,7 +276,7 @@ def load_metric(name: str | Callable[..., np.ndarray], **chosen: object) -> Metr
     Args:
         name: Name of a metric, possibly with options ("saliency_miou", "saliency_miou:threshold=0.3"), a function in a
             file ("./mine.py:my_score"), or your own function (`declarations`).
-        **chosen: Options.
+        **chosen: Options, passed by name.
 
     Raises:
         UserError: The metric or an option is unknown. The message suggests the closest names.
@@ -286,8 +289,8 @@ def load_metric(name: str | Callable[..., np.ndarray], **chosen: object) -> Metr
 def registered_metric(name: str, **chosen: object) -> Metric:
     """Return a registered metric with bound options.
 
-    Use this function for untrusted names, such as in a submission or the settings of a run, because it does not import
-    user files.
+    Use this function for untrusted names, such as those in a submission or in a run's settings, because it does not
+    import user files.
 
     Raises:
         UserError: The metric or an option is unknown.
@@ -304,7 +307,7 @@ def registered_metric(name: str, **chosen: object) -> Metric:
 def _needed(
     name: str, function: Callable, declaration: MetricDeclaration, bound: tuple[tuple[str, object], ...]
 ) -> tuple[str, ...]:
-    """Return the inputs that a metric needs with these options."""
+    """Return the inputs that a metric needs when it has these options."""
     left_out = declaration.left_out(dict(bound)) if declaration.left_out else ()
     return tuple(needed for needed in inputs_of(name, function) if needed not in left_out)
 
@@ -372,7 +375,7 @@ def as_metric(given: str | Metric | Callable[..., np.ndarray]) -> Metric:
 
 
 def _in_file(text: str, further: dict[str, object]) -> Metric:
-    """Return the metric for a function in a user's file, with the options in the text and additional options."""
+    """Return the metric for a function in a user's file. Its options are those in the text and in `further`."""
     function, written = user_files.function_of(text)
     metric = as_metric(function)
     if not (chosen := written | further):
@@ -383,5 +386,5 @@ def _in_file(text: str, further: dict[str, object]) -> Metric:
 
 
 def is_direction_declared(metric: Metric) -> bool:
-    """Return whether the metric declares which direction is better. Without this, higher is assumed to be better."""
+    """Return whether the metric declares which direction is better. If it does not, higher is assumed to be better."""
     return metric.declaration.higher_is_better is not None

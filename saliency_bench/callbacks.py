@@ -1,4 +1,4 @@
-"""Callbacks that score saliency maps of a few images after each training epoch, and log the scores with the loss.
+"""Callbacks that score the saliency maps of a few images after each training epoch, and log the scores with the loss.
 
     trainer.add_callback(trainer_callback(trainer, dataset="shapes"))                # for transformers.Trainer
     Trainer(callbacks=[lightning_callback(dataset="shapes", mean=0.5, std=0.25)])    # lightning or pytorch_lightning
@@ -40,7 +40,7 @@ def scores_of(
     load: dict[str, Any] | None = None,
     **settings: Any,
 ) -> dict[str, float]:
-    """Return {"saliency/METRIC/EXPLAINER": mean score} of a network in its current state.
+    """Return {"saliency/METRIC/EXPLAINER": mean score} for a network in its current state.
 
     Args:
         model: Network. Its training and evaluation modes are not changed.
@@ -48,8 +48,8 @@ def scores_of(
         explainers: See `run`.
         metrics: See `run`.
         limit: Number of images. The same images are used in each call.
-        load: Arguments of `load_classifier`, such as {"mean": 0.5, "std": 0.25}, for a network without a known
-            normalisation.
+        load: Arguments for `load_classifier`, such as {"mean": 0.5, "std": 0.25}, which are needed if the network's
+            normalisation is unknown.
         **settings: Other settings of `run`, such as `split`.
 
     Raises:
@@ -69,7 +69,10 @@ def scores_of(
 
 
 def _check(dataset: Any, options: dict[str, Any]) -> None:
-    """Raise UserError for invalid arguments of `scores_of`, which would otherwise fail after the first epoch."""
+    """Raise UserError for invalid arguments of `scores_of`.
+
+    Without this check, they would fail after the first epoch.
+    """
     for name in ("model", "out", "progress"):
         if name in options:
             raise UserError(f"{name} is set by the callback; remove this argument")
@@ -87,12 +90,12 @@ def _check(dataset: Any, options: dict[str, Any]) -> None:
 
 
 def _check_model(model: Any, load: dict[str, Any] | None, how_to_give: str) -> None:
-    """Raise UserError for an unsupported model, which would otherwise fail after the first epoch.
+    """Raise UserError for an unsupported model. Without this check, it would fail after the first epoch.
 
     Args:
         model: Network before training.
         load: See `scores_of`.
-        how_to_give: Code to suggest if mean and std are missing.
+        how_to_give: Code that the error suggests if mean and std are missing.
     """
     try:
         with modes_kept({"model": model}):
@@ -102,12 +105,12 @@ def _check_model(model: Any, load: dict[str, Any] | None, how_to_give: str) -> N
 
 
 def trainer_callback(trainer: Any, dataset: Any, **options: Any) -> Any:
-    """Return a callback for a `transformers.Trainer` that logs the `scores_of` its model after each epoch.
+    """Return a callback for a `transformers.Trainer`. It logs the model's `scores_of` after each epoch.
 
     Args:
-        trainer: Trainer whose method `log` receives the scores.
+        trainer: Trainer whose `log` method receives the scores.
         dataset: See `run`.
-        **options: Options of `scores_of`.
+        **options: Other arguments for `scores_of`.
 
     Raises:
         UserError: The dataset, an option or the model is invalid.
@@ -117,10 +120,7 @@ def trainer_callback(trainer: Any, dataset: Any, **options: Any) -> Any:
     from transformers import TrainerCallback
 
     class SaliencyCallback(TrainerCallback):
-        """Callback that logs scores of saliency maps after each epoch."""
-
         def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            """Log the scores of the model if this is the first process."""
             if state.is_world_process_zero:
                 should_log = control.should_log
                 trainer.log(scores_of(kwargs["model"], dataset, **options))
@@ -130,9 +130,9 @@ def trainer_callback(trainer: Any, dataset: Any, **options: Any) -> Any:
 
 
 def _lightning() -> Any:
-    """Return the Lightning package, which may be installed under either of two names.
+    """Import Lightning, which may be installed as `lightning` or as `pytorch_lightning`.
 
-    The trainer of either package accepts callbacks written for the other.
+    Each package's trainer accepts callbacks written for the other package.
 
     Raises:
         UserError: Neither package is installed.
@@ -144,7 +144,7 @@ def _lightning() -> Any:
 
 
 def _network_of(module: Any, name: str) -> Any:
-    """Return the attribute `name` of a module, or the module itself if `name` is empty.
+    """Return the attribute `name` of a module. If `name` is empty, return the module itself.
 
     Raises:
         UserError: The module has no attribute of this name.
@@ -155,16 +155,16 @@ def _network_of(module: Any, name: str) -> Any:
 
 
 def lightning_callback(dataset: Any, *, network: str = "", **options: Any) -> Any:
-    """Return a callback for Lightning that logs `scores_of` the module after each epoch of training.
+    """Return a callback for Lightning. It logs the network's `scores_of` after each training epoch.
 
     Args:
         dataset: See `run`.
-        network: Attribute of the module that contains the network. "": the module itself is the network.
-        **options: Options of `scores_of`; `mean` and `std` are added to `load`.
+        network: Attribute of the module that contains the network, or "" if the module itself is the network.
+        **options: Other arguments for `scores_of`. `mean` and `std` may also be passed; they are added to `load`.
 
     Raises:
-        UserError: Lightning is not installed, or the dataset or an option is invalid. It is also raised at the start of
-            training if the module has no such attribute or the network is not supported.
+        UserError: Lightning is not installed, or the dataset or an option is invalid. If the module has no such
+            attribute or the network is not supported, the error is raised at the start of training.
     """
     short = {key: options.pop(key) for key in ("mean", "std") if key in options}
     _check(dataset, options)
@@ -172,14 +172,11 @@ def lightning_callback(dataset: Any, *, network: str = "", **options: Any) -> An
     Callback: Any = _lightning().Callback  # noqa: N806
 
     class SaliencyCallback(Callback):
-        """Callback that logs scores of saliency maps after each epoch."""
-
         def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-            """Check the network before training, because errors would otherwise occur after the first epoch."""
+            """Check the network before training. An unsupported network would otherwise fail after the first epoch."""
             _check_model(_network_of(pl_module, network), load, "mean=..., std=...")
 
         def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-            """Log the scores of the network if this is the first process."""
             if trainer.is_global_zero:
                 model = _network_of(pl_module, network)
                 pl_module.log_dict(scores_of(model, dataset, load=load, **options), rank_zero_only=True)

@@ -1,5 +1,5 @@
 # PYTHON_ARGCOMPLETE_OK
-"""Command `saliency-bench`, with one file in `push_scripts/` per subcommand, imported only when needed.
+"""Command `saliency-bench`. Each subcommand is a file in `push_scripts/`, which is imported only when needed.
 
 A subcommand is a module with a docstring (a description, then an example), functions `arguments(parser)` and
 `main(args)`, and SECTION, the heading under which `saliency-bench --help` lists it.
@@ -49,7 +49,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _silence_broken_pipes() -> bool:
-    """Discard further output to closed pipes, such as after `head`; return whether a pipe was closed."""
+    """Discard further output to closed pipes, for example after `| head`. Return whether a pipe was closed."""
     gone = [stream for stream in (sys.stdout, sys.stderr) if _is_reader_gone(stream)]
     for stream in gone:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
@@ -66,7 +66,7 @@ def _is_reader_gone(stream: TextIO) -> bool:
 
 
 def _main(argv: list[str]) -> int:
-    """Run the command line and return its exit code. A BrokenPipeError is not caught."""
+    """Run the command line and return its exit code. A BrokenPipeError is passed on to the caller."""
     _print_anything()
     if "_ARGCOMPLETE" in os.environ:  # the shell requests completions
         from saliency_bench.completion import complete
@@ -95,7 +95,7 @@ def _main(argv: list[str]) -> int:
 
 
 def _print_anything() -> None:
-    """Encode output as UTF-8 if the locale is ASCII; otherwise escape characters that the encoding lacks."""
+    """Encode output as UTF-8 if the locale is ASCII; otherwise escape characters that the encoding does not support."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             ascii_only = codecs.lookup(stream.encoding).name == "ascii" and not os.environ.get("PYTHONIOENCODING")
@@ -105,8 +105,8 @@ def _print_anything() -> None:
 def guarded(command: str, argv: list[str]) -> int:
     """Run a command and return its exit code.
 
-    For errors that the user can fix, one line is printed to standard error and the exit code is 2. After a signal, one
-    line is printed and the exit code is 128 plus the number of the signal.
+    If the user can fix an error, one line is printed to standard error, and the exit code is 2. After a signal, one
+    line is printed, and the exit code is 128 plus the signal's number.
     """
     debug = "--debug" in argv
     args = argparse.Namespace()
@@ -147,14 +147,14 @@ def guarded(command: str, argv: list[str]) -> int:
 
 
 def _leave_others() -> None:
-    """Close the connection between processes, because its threads would abort the first process that ends."""
+    """Close the connection between processes, because its threads would otherwise abort the first process that ends."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         distributed.destroy_process_group()
 
 
 def _last_words(number: int, command: str, argv: list[str], args: argparse.Namespace) -> None:
-    """Print what was saved and how to resume after a signal. Ignore a closed terminal."""
+    """After a signal, print what was saved and how to resume. Ignore a closed terminal."""
     again, note = _again(argv, args)
     launched = "the same torchrun command, with processes that run: " if "TORCHELASTIC_RUN_ID" in os.environ else ""
     by = "" if number == signal.SIGINT else f" by {signal.Signals(number).name}"
@@ -163,10 +163,10 @@ def _last_words(number: int, command: str, argv: list[str], args: argparse.Names
 
 
 def _again(argv: list[str], args: argparse.Namespace) -> tuple[list[str], str]:
-    """Return the arguments that restart a command, and a note that links printed earlier remain valid (or "").
+    """Return (arguments that restart a command, note that links printed earlier remain valid or "").
 
-    `args.links` is {option that has printed links: whether it has a value}. These options are removed, because they
-    would create further links after a restart.
+    `args.links` is {option that has printed links: whether the option has a value}. These options are removed, because
+    they would create more links after a restart.
     """
     links: dict[str, bool] = getattr(args, "links", {})
     again, words = [], iter(argv)
@@ -182,7 +182,8 @@ def _again(argv: list[str], args: argparse.Namespace) -> tuple[list[str], str]:
 def _kept(command: str, argv: list[str]) -> str:
     """Describe the saved results that a restarted command will reuse.
 
-    The command's `KEPT` contains a description of these results, and a pattern for their files next to --out.
+    The command's `KEPT` contains a description of these results, and a pattern for the names of their files next to
+    --out.
     """
     module = sys.modules.get(f"saliency_bench.push_scripts.{command.replace('-', '_')}")
     kept, pattern = getattr(module, "KEPT", ("", ""))
@@ -195,7 +196,7 @@ def _kept(command: str, argv: list[str]) -> str:
 
 
 def overview() -> str:
-    """Return the help text with the list of commands."""
+    """Return the help text, which lists the commands."""
     commands = registry.files("push_scripts")
     width = max(map(len, commands), default=0)
     sections: dict[str, list[str]] = {title: [] for title in SECTIONS}

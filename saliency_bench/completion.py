@@ -1,4 +1,4 @@
-"""Tab completion of commands, options and names with argcomplete. Only the typed command is imported."""
+"""Tab completion of commands, options and names with argcomplete. Only the command that was typed is imported."""
 
 import argparse
 import os
@@ -21,7 +21,7 @@ SOURCES = Path(__file__).parent / "compute" / "classifiers" / "sources.py"
 
 
 def complete() -> None:
-    """Print completions and end the process, or do nothing if the shell does not request a completion."""
+    """Print completions and end the process. If the shell does not request a completion, do nothing."""
     line = os.environ.get("COMP_LINE", "")[: int(os.environ.get("COMP_POINT") or 0)]
     typed = line.split()[1:]
     command = next(iter(typed if line.endswith(" ") else typed[:-1]), "")  # only a complete word is a command
@@ -42,7 +42,7 @@ def complete() -> None:
 
 
 def typed_parser(command: str, words: list[str]) -> argparse.ArgumentParser:
-    """Return the parser of a command, with completions for the values of its options."""
+    """Return the parser of a command. The values of its options can be completed."""
     module = registry.load("push_scripts", command)
     parser = _by_first_word(module, words) if hasattr(module, "INNER") else parser_of(command, module)
     for action in parser._actions:
@@ -53,7 +53,7 @@ def typed_parser(command: str, words: list[str]) -> argparse.ArgumentParser:
 
 
 def _by_first_word(module: ModuleType, words: list[str]) -> argparse.ArgumentParser:
-    """Return the parser of a command with options that depend on its first argument, the name of an `INNER` item."""
+    """Return the parser of a command whose options depend on its first argument, the name of an `INNER` item."""
     parser = Parser(prog=PROGRAM)
     names = parser.add_subparsers(metavar="NAME")
     for name, path in registry.files(module.INNER).items():
@@ -85,7 +85,7 @@ def _completer(action: argparse.Action) -> Completer | None:
 
 
 def _with_options(kind: str, prefix: str = "", **_: Any) -> list[str]:
-    """Return the names of explainers or metrics or, after "NAME:", the options of this item."""
+    """Return the names of explainers or metrics. After "NAME:", return the options of this item."""
     name, colon, options = prefix.partition(":")
     if not colon or name not in registry.files(kind):
         return registry.names(kind)
@@ -95,7 +95,6 @@ def _with_options(kind: str, prefix: str = "", **_: Any) -> list[str]:
 
 
 def _items() -> list[str]:
-    """Return the names of explainers, metrics and datasets."""
     return [name for kind in ("explainers", "metrics", "hub_builders") for name in registry.names(kind)]
 
 

@@ -7,10 +7,11 @@
     def my_score(maps, masks, *, option: float = 1.0): ...                   # -> scores (B,), or parts (B, P)
 
 The decorator creates a declaration, checks it against the function and attaches it as `my_score.declaration`. The
-function itself is not changed. A mismatch raises a `UserError` when the function is defined. Keyword-only parameters
-with defaults are options. The other parameters of a metric are its inputs, with names from `INPUTS`.
+function itself is not changed. If the declaration does not match the function, a `UserError` is raised when the
+function is defined. Keyword-only parameters with defaults are options. The other parameters of a metric are its inputs,
+with names from `INPUTS`.
 
-This file is copied next to published metrics, so it imports only `errors`.
+This file is copied into published metrics, so the only module of the package that it imports is `errors`.
 """
 
 import re
@@ -61,10 +62,10 @@ Range = tuple[float, float]
 
 
 class _Declaration:
-    """Base class of the two declarations, which are decorators and accept only keywords."""
+    """Base class of the two declarations. Declarations are used as decorators and accept only keyword arguments."""
 
     def __new__(cls, *positional: object, **keywords: object) -> Self:
-        """Create a declaration, after checking its keywords.
+        """Create a declaration after checking the names of its keywords.
 
         Raises:
             UserError: A keyword is unknown, or the decorator is written without parentheses.
@@ -80,10 +81,10 @@ class _Declaration:
         return super().__new__(cls)
 
     def __call__(self, function: F) -> F:
-        """Attach the declaration to a function, or to a class of callable objects, and return it.
+        """Attach the declaration to a function, or to a class of callable objects, and return this function or class.
 
         Raises:
-            UserError: The declaration does not fit the function.
+            UserError: The declaration does not match the function.
         """
         if not callable(function):
             raise UserError(f"{_decorator(type(self))}(...) must decorate a function; got {function!r}")
@@ -92,7 +93,7 @@ class _Declaration:
         return function
 
     def check_function(self, name: str, function: Callable[..., Any]) -> None:
-        """Raise UserError if the declaration does not fit the function."""
+        """Raise UserError if the declaration does not match the function."""
         raise NotImplementedError
 
 
@@ -101,23 +102,23 @@ class ExplainerDeclaration(_Declaration):
     """Properties of an explainer, declared by `@sb.explainer(...)`. All of them are optional for your own function.
 
     Attributes:
-        version: Integer to increase whenever a map changes, so that old and new numbers never mix. A function that is
-            not registered (through a plugin folder or an entry point) has a hash of its code instead. The version of an
-            explainer from an entry point also includes a hash of its source code.
-        needs: Requirements on the network: outputs, gradients, activations or attention, joined by ", " or " or "; or
-            "nothing" for a baseline.
-        passes: Forward passes for one image (the maximum if images differ): a number, or a function (options, height,
-            width) -> number. Other quantities on which the number depends are additional parameters with defaults, such
-            as `channels=512`.
+        version: Integer that must be increased whenever a map changes, so that old and new numbers never mix. For a
+            function that is not registered (through a plugin folder or an entry point), a hash of its code is used
+            instead. The version of an explainer from an entry point also includes a hash of its source code.
+        needs: What the explainer needs from the network: "outputs", "gradients", "activations" or "attention", joined
+            by ", " or " or ". For a baseline: "nothing".
+        passes: Number of forward passes for one image (the maximum, if the number differs between images), or a
+            function (options, height, width) -> number. If the number depends on other quantities, these are additional
+            parameters with defaults, such as `channels=512`.
         targeted: Whether maps depend on the target.
-        signed: Whether maps also contain evidence against the target as negative values: True, or {option: value} for
-            the option that enables negative values. It must be a literal, because reports read it without importing the
-            explainer.
+        signed: Whether maps also contain evidence against the target, as negative values. Instead of True, it can be
+            {option: value}, if this option must have this value for maps to be signed. The value must be a literal,
+            because reports read it without importing the explainer.
         check: Function that is called with all options before anything is loaded. It raises UserError or ValueError for
             invalid options.
         also_called: Other names. If a user enters one of them, the error message suggests the registered name.
-        elsewhere: Pairs (package, line of code). The code computes the same maps with this other package. Options are
-            in braces: `{steps}`. In the code, x is the normalised image, label is the class, model returns logits of x,
+        elsewhere: Pairs (package, line of code). The line computes the same maps with that package. Options are in
+            braces: `{steps}`. In the code, x is the normalised image, label is the class, model returns logits of x,
             and classifier is the classifier of this package. `choose` prints the code.
     """
 
@@ -136,11 +137,11 @@ class ExplainerDeclaration(_Declaration):
         return self.needs == "nothing"
 
     def passes_of(self, options: Options, height: int, width: int) -> int:
-        """Return the forward passes for one image of this size, or 0 if unknown."""
+        """Return the number of forward passes for one image of this size, or 0 if unknown."""
         return self.passes(options, height, width) if callable(self.passes) else self.passes or 0
 
     def check_function(self, name: str, function: Callable[..., Any]) -> None:
-        """Raise UserError for invalid keywords or parameters."""
+        """Raise UserError for invalid keywords of the declaration, or for invalid parameters of the function."""
         owner = f"explainer {name}"
         _check_common(owner, self)
         if type(self.targeted) is not bool:
@@ -166,34 +167,35 @@ class MetricDeclaration(_Declaration):
     """Properties of a metric and its scores, declared by `@sb.metric(...)`.
 
     Attributes:
-        version: Integer to increase whenever a number changes. See `ExplainerDeclaration`.
-        higher_is_better: Whether higher is better, or a function of {option: value} if it depends on options. Default:
-            True is assumed, and tables report the assumption.
-        title: Name on pages, in a few well-known words: "Overlap (mIoU)". It must be a literal, because pages read it
-            without importing the metric. Default: the identifier.
+        version: Integer that must be increased whenever a score changes. See `ExplainerDeclaration`.
+        higher_is_better: Whether higher scores are better, or a function of {option: value} if this depends on options.
+            By default, True is assumed, and tables report this assumption.
+        title: Name that pages display, in a few well-known words, such as "Overlap (mIoU)". The title must be a
+            literal, because pages read it without importing the metric. By default, the identifier is displayed.
         range: (low, high) of scores and their parts, or a function of {option: value} and optionally of the
             `target_weights.TargetRange`. It determines the type of interval. A score outside the range is an error.
         paper: Source of the metric: a BibTeX entry, or a line "authors, title, year, https://...".
         undefined: Short reason why a score is NaN.
-        mark: Short reason why some valid scores are counted and reported. It requires `marked`.
+        mark: Short description of a group of valid scores that are counted and reported. It requires `marked`.
         marked: Function of the metric's parameters -> bool (B,) that selects the samples for `mark`.
         parts: Function (options, classifier) -> names of P parts, for a metric that returns (B, P).
         absent: Short reason why a part may be NaN.
         reduce: Function (values (B, P), options) -> scores (B,). Default: the mean of the parts that are not NaN.
-        aggregate: Function (means (D, P), options) -> values (D,), used instead of `reduce`. The value of a cell is
-            computed from the means of the parts over all samples, or over resampled samples, row by row. Samples then
-            have parts but no score, and the cell has an interval but no rank.
-        aggregate_if: Function (options) -> whether to use `aggregate`. Otherwise `aggregate` is used like `reduce`.
-        note: Short remark on all numbers of the metric.
+        aggregate: Function (means (D, P), options) -> values (D,), used instead of `reduce`. Each row contains the
+            means of the parts over all samples, or over resampled samples, from which the value of a cell is computed.
+            Samples then have parts but no score, and the cell has an interval but no rank.
+        aggregate_if: Function (options) -> whether to use `aggregate` in this way. If not, `aggregate` is used like
+            `reduce`.
+        note: Short remark that applies to all scores of the metric.
         columns: Additional columns of the dataset that the metric needs. A sample without a value is left out.
         question: Function (options, probabilities (B, K), groups) -> targets per sample
             (`compute.targets.terms.TargetTerms`, or () for none), for a metric that does not use the run's target.
-        plan: Function (options, predictions) -> {sample: [partners]}, for a metric with the input `partners`. It must
-            depend only on the arguments. Samples that are not in the result have no score.
-        keeps: Pixels that are kept in the pictures of a retraining metric: "top" or "rest".
-        left_out: Function (options) -> parameters with a default that these options do not need.
-        passes: Maximum numbers (pictures to classify, maps to request) per image, or a function (options, height,
-            width) that returns this pair.
+        plan: Function (options, predictions) -> {sample: [partners]}, for a metric with the input `partners`. The
+            result must depend only on the arguments. Samples that are not in the result have no score.
+        keeps: For a retraining metric, the pixels that are kept in the images: "top" or "rest".
+        left_out: Function (options) -> names of the parameters with a default that are not needed with these options.
+        passes: Maximum numbers per image, as a pair (images to classify, maps to request), or a function (options,
+            height, width) that returns this pair.
         check: See `ExplainerDeclaration`.
         also_called: See `ExplainerDeclaration`.
     """
@@ -231,14 +233,14 @@ class MetricDeclaration(_Declaration):
         return callable(self.range) and len(signature(self.range).parameters) == 2
 
     def range_of(self, options: Options, target: object) -> Range:
-        """Return (low, high) of the scores for targets with this `target_weights.TargetRange`."""
+        """Return (low, high) of the scores for targets that have this `target_weights.TargetRange`."""
         if not callable(self.range):
             low, high = self.range
             return float(low), float(high)
         return self.range(options, target) if self.asks_target_range else self.range(options)
 
     def passes_of(self, options: Options, height: int, width: int) -> tuple[int, int]:
-        """Return the maximum numbers (pictures to classify, maps to request) for an image of this size."""
+        """Return the maximum numbers (images to classify, maps to request) for one image of this size."""
         return self.passes(options, height, width) if callable(self.passes) else self.passes or (0, 0)
 
     @property
@@ -269,7 +271,10 @@ class MetricDeclaration(_Declaration):
 
 
 def declaration_of(function: Callable[..., Any]) -> Any:
-    """Return the declaration of a function, or of the function inside a `partial`, or None."""
+    """Return the declaration of a function, or None.
+
+    For a `partial`, return the declaration of the wrapped function.
+    """
     inner = function.func if isinstance(function, partial) else function
     return getattr(function, "declaration", getattr(inner, "declaration", None))
 
@@ -280,10 +285,10 @@ def check_call(name: str, explainer: Callable[..., Any], *, is_whole: bool = Tru
     Args:
         name: Name of the explainer.
         explainer: Function, or class of callable objects.
-        is_whole: Whether all parameters are bound. False if `functools.partial` may still bind some parameters.
+        is_whole: Whether no further parameters will be bound. False if `functools.partial` may bind some of them later.
 
     Raises:
-        UserError: The explainer needs other arguments.
+        UserError: The explainer requires other arguments.
     """
     must = (
         f"explainer {name} must have the parameters (classifier, images, target), followed by options with defaults "
@@ -307,7 +312,7 @@ def check_call(name: str, explainer: Callable[..., Any], *, is_whole: bool = Tru
 
 
 def inputs_of(name: str, function: Callable[..., Any]) -> tuple[str, ...]:
-    """Return the inputs of a metric: the names of its parameters, except for parameters with a default.
+    """Return the inputs of a metric, which are the names of its parameters without a default.
 
     Raises:
         UserError: A parameter is unknown, or the metric has no input that depends on the explainer.
@@ -377,7 +382,7 @@ def _is_texts(value: object) -> bool:
 
 
 def _is_count(value: object) -> bool:
-    """Return whether a value is a whole number of at least 0."""
+    """Return whether a value is an integer of at least 0."""
     return type(value) is int and value >= 0
 
 
@@ -403,7 +408,7 @@ def _check_direction_and_range(owner: str, declared: MetricDeclaration) -> None:
 
 
 def _check_parts(owner: str, declared: MetricDeclaration) -> None:
-    """Raise UserError if a keyword that another one requires is missing, or if two keywords exclude each other."""
+    """Raise UserError if a keyword lacks another keyword that it requires, or if two keywords exclude each other."""
     for key in ("reduce", "aggregate", "absent"):
         if getattr(declared, key) and declared.parts is None:
             raise UserError(f"{owner}: `{key}` requires `parts`; add parts=function(options, classifier) -> names")
@@ -421,7 +426,7 @@ def _check_parts(owner: str, declared: MetricDeclaration) -> None:
 
 
 def _check_columns(owner: str, columns: Sequence[str], inputs: Sequence[str]) -> None:
-    """Raise UserError if only one of the keyword `columns` and the input `columns` is present."""
+    """Raise UserError if the declaration has the keyword `columns` but not the input `columns`, or vice versa."""
     if bool(columns) != ("columns" in inputs):
         named = f"declares columns of the dataset ({', '.join(map(str, columns))}), but has no parameter `columns`"
         undeclared = "has the parameter `columns`; declare the columns with @sb.metric(columns=[...])"

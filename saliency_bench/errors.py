@@ -12,21 +12,24 @@ CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u20
 
 
 class UserError(ValueError):
-    """Error with a one-line message: the problem and the fix. The command line prints it and exits with code 2."""
+    """Error with a one-line message that states the problem and the fix.
+
+    The command line prints it and exits with code 2.
+    """
 
     def __init__(self, text: object):
         super().__init__(one_line(text, LONGEST))
 
 
 def one_line(text: object, most: int = 300) -> str:
-    """Return text, or the message of an error, as one line. For an error without a message, return its class name.
+    """Return text, or an error's message, as one line. If the error has no message, return its class name.
 
-    The text may contain untrusted names, so unprintable characters are escaped. They could move a terminal's cursor or
-    reverse the writing direction.
+    The text may contain untrusted names, so unprintable characters are escaped. Such characters could move a terminal's
+    cursor or reverse the writing direction.
 
     Args:
         text: Text or error.
-        most: Maximum number of characters; a longer line is cut and ends in "...".
+        most: Maximum number of characters. A longer line is cut and ends in "...".
     """
     line = " ".join(str(text).split()) or (type(text).__name__ if isinstance(text, BaseException) else "")
     line = "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in line)
@@ -34,17 +37,23 @@ def one_line(text: object, most: int = 300) -> str:
 
 
 def without_controls(text: str) -> str:
-    """Escape characters that move a cursor or reverse the writing direction; line breaks are kept."""
+    """Escape characters that could move a cursor or reverse the writing direction. Line breaks are kept."""
     return CONTROLS.sub(lambda sign: ascii(sign[0])[1:-1], text)
 
 
 class EndedError(Exception):
-    """Error raised if a function of an explainer or metric tries to end the program; `__cause__` is its exception."""
+    """Error that is raised if an explainer's or metric's function tries to end the program.
+
+    `__cause__` is its exception.
+    """
 
 
 @contextmanager
 def no_exit() -> Iterator[None]:
-    """Raise `EndedError` for calls that would end the program, such as sys.exit(0). Ctrl-C is not affected."""
+    """Inside this context, raise `EndedError` for calls that would end the program, such as sys.exit(0).
+
+    Ctrl-C is not affected.
+    """
     try:
         yield
     except (Exception, KeyboardInterrupt):
@@ -54,7 +63,7 @@ def no_exit() -> Iterator[None]:
 
 
 def described(error: BaseException) -> str:
-    """Return the class and message of an error on one line, and the position of a syntax error."""
+    """Return the class and the message of an error on one line. For a syntax error, include its position."""
     error = error.__cause__ if isinstance(error, EndedError) and error.__cause__ else error
     name = type(error).__name__
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
@@ -71,14 +80,14 @@ def unknown(
     *,
     owner: str = "",
 ) -> UserError:
-    """Return the error for an unknown name, with the closest known names.
+    """Return the error for an unknown name. It suggests the closest known names.
 
     Args:
         kind: Type of the name, such as "option".
         name: The unknown name.
         names: All known names.
         aliases: {known name: alternative names}.
-        owner: Item to which the names belong, such as the explainer that has these options.
+        owner: What the names belong to, such as the explainer that has these options.
     """
     names = sorted(set(names))
     near = _nearest(str(name), names, aliases)
@@ -94,7 +103,10 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 
 
 def _nearest(name: str, names: list[str], aliases: Mapping[str, Iterable[str]]) -> list[str]:
-    """Return up to three similar names, or only one if it (or an alias) differs only in case and punctuation."""
+    """Return up to three similar names.
+
+    If a name (or its alias) differs only in case and punctuation, return only this name.
+    """
     common = names[0].partition("_")[0] + "_" if names else ""  # a prefix that users may omit, such as saliency_
     common = common if len(names) > 1 and all(item.startswith(common) for item in names) else ""
     spelled = {_letters(alias): item for item in names for alias in aliases.get(item, ())}

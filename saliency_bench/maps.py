@@ -1,7 +1,7 @@
-"""Validation, normalisation and pixel order of saliency maps for metrics, with numpy only.
+"""Validate and normalise saliency maps for metrics, and put their pixels in order. Only numpy is needed.
 
 Pixels are ordered by their exact values, and a fixed permutation orders equal values. Pixels that are equal in theory
-must therefore have exactly equal values; `data.geometry.enlarge` ensures this for upsampled maps.
+must therefore have exactly the same value. `data.geometry.enlarge` ensures this for upsampled maps.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +23,7 @@ _small: ContextVar[list[tuple[int, int]] | None] = ContextVar("small", default=N
 
 @contextmanager
 def noted_sizes() -> Iterator[list[tuple[int, int]]]:
-    """Yield a list that records the size of each small map upsampled inside the block."""
+    """Yield a list to which the size of each small map is added that is upsampled inside this context."""
     sizes: list[tuple[int, int]] = []
     token = _small.set(sizes)
     try:
@@ -33,13 +33,13 @@ def noted_sizes() -> Iterator[list[tuple[int, int]]]:
 
 
 def note_size(height: int, width: int) -> None:
-    """Record the size of small maps that are upsampled."""
+    """Record the size of small maps that are about to be upsampled."""
     if (sizes := _small.get()) is not None:
         sizes.append((height, width))
 
 
 def read_maps(maps: Any) -> np.ndarray:
-    """Return arrays, lists or tensors of maps as float32 (B, H, W). A single map (H, W) becomes a batch of one.
+    """Convert arrays, lists or tensors of maps to float32 (B, H, W). A single map (H, W) becomes a batch of one.
 
     Raises:
         ValueError: The number of axes is wrong, or a map is empty, has NaN or infinite values, or becomes constant in
@@ -60,7 +60,9 @@ def read_maps(maps: Any) -> np.ndarray:
 
 
 def read_masks(masks: Any) -> np.ndarray:
-    """Return arrays, lists or tensors of masks as bool (B, H, W). Masks contain 0 and one other value (1, 255, True).
+    """Convert arrays, lists or tensors of masks to bool (B, H, W).
+
+    Masks contain 0 and one other value (1, 255 or True).
 
     Raises:
         ValueError: The number of axes is wrong, or the values do not separate the object from the background.
@@ -82,7 +84,7 @@ def read_masks(masks: Any) -> np.ndarray:
 
 
 def _indices(mask: Any) -> Any:
-    """Return the indices of a palette image, with the index of black changed to 0; return other masks unchanged."""
+    """Return the indices of a palette image, with the index of black changed to 0. Return other masks unchanged."""
     if getattr(mask, "mode", None) != "P":
         return mask
     indices, colours = np.asarray(mask), np.asarray(mask.convert("RGB"))
@@ -93,7 +95,7 @@ def _indices(mask: Any) -> Any:
 
 
 def read_pair(maps: Any, masks: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return (maps, masks) as read by `read_maps` and `read_masks`.
+    """Return (maps, masks), converted by `read_maps` and `read_masks`.
 
     Raises:
         ValueError: Maps or masks are invalid, or their shapes differ.
@@ -110,9 +112,9 @@ def read_array(name: str, values: Any, shape: str = "(B, H, W)") -> np.ndarray:
     """Convert an array, a tensor, or a list of arrays, tensors or numbers to a single array.
 
     Args:
-        name: Name of the values for messages.
+        name: Name of the values in messages.
         values: Numbers.
-        shape: Expected shape for messages.
+        shape: Expected shape, which messages mention.
 
     Raises:
         ValueError: The values are not real numbers, or the arrays differ in size.
@@ -134,12 +136,12 @@ def read_array(name: str, values: Any, shape: str = "(B, H, W)") -> np.ndarray:
 
 
 def is_flat(maps: np.ndarray) -> np.ndarray:
-    """Return whether each map is constant, bool (B,)."""
+    """Return which maps are constant, bool (B,)."""
     return maps.max(axis=(1, 2)) == maps.min(axis=(1, 2))
 
 
 def normalise(maps: np.ndarray) -> np.ndarray:
-    """Scale each map to [0, 1] using its minimum and maximum. A constant map becomes zeros."""
+    """Scale each map to [0, 1], based on its minimum and maximum. A constant map becomes all zeros."""
     low = maps.min(axis=(1, 2), keepdims=True)
     with np.errstate(over="ignore"):
         span = maps.max(axis=(1, 2), keepdims=True) - low
@@ -151,7 +153,10 @@ def normalise(maps: np.ndarray) -> np.ndarray:
 
 @lru_cache(maxsize=16)
 def tie_breaker(height: int, width: int) -> np.ndarray:
-    """Return the fixed pseudo-random permutation of the H*W pixels that orders tied values of every map."""
+    """Return a pseudo-random permutation of H*W pixels, which orders tied values.
+
+    Every map of this size gets the same one.
+    """
     bits = random_bits(seed_of("tie", height, width), height * width)
     permutation = np.argsort(bits, kind="stable")
     permutation.setflags(write=False)
@@ -161,28 +166,32 @@ def tie_breaker(height: int, width: int) -> np.ndarray:
 def tied_share(maps: np.ndarray) -> np.ndarray:
     """Return the share of tied pixels of each map, float (B,).
 
-    The share is 1 - (distinct values) / (H W): the share of pixels whose order is not determined by their values.
+    The share is 1 - (number of distinct values) / (H W). The values do not determine the order of these pixels.
     """
     ordered = np.sort(maps.reshape(len(maps), -1), axis=1)
     return (ordered[:, 1:] == ordered[:, :-1]).sum(axis=1) / ordered.shape[1]
 
 
 def is_tied(maps: np.ndarray) -> np.ndarray:
-    """Return whether more than `TIED_SHARE` of each map's pixels are tied, bool (B,). A constant map is not tied."""
+    """Return for which maps more than `TIED_SHARE` of the pixels are tied, bool (B,).
+
+    A constant map does not count as tied.
+    """
     return (tied_share(maps) > TIED_SHARE) & ~is_flat(maps)
 
 
 def reliability(even: np.ndarray, odd: np.ndarray) -> np.ndarray:
-    """Return the reliability of maps that average random draws, estimated from the maps of two halves of the draws.
+    """Estimate the reliability of maps that average random draws, from the maps of two halves of the draws.
 
-        reliability = 2 r / (1 + r),    r = Pearson correlation of the two halves, over pixels
+        reliability = 2 r / (1 + r),    r = Pearson correlation between the two halves, over pixels
 
-    This is the formula of Spearman and Brown (1910). The reliability is the expected correlation between the map of all
-    draws and a map of the same number of new draws. It is also the share of the map's variance that is not noise.
+    This is the formula of Spearman and Brown (1910). The reliability is the expected correlation between the map that
+    averages all draws and a map that averages the same number of new draws. It is also the share of the map's variance
+    that is not noise.
 
     Args:
-        even: Maps of one half of the draws, of shape (B, H, W).
-        odd: Maps of the other half, of shape (B, H, W).
+        even: Maps averaged over one half of the draws, of shape (B, H, W).
+        odd: Maps averaged over the other half, of shape (B, H, W).
 
     Returns:
         Reliabilities in [0, 1], float64 (B,): 0 if the halves have a negative correlation, and NaN if a half is
@@ -201,7 +210,7 @@ def reliability(even: np.ndarray, odd: np.ndarray) -> np.ndarray:
 
 
 def descending(maps: np.ndarray) -> np.ndarray:
-    """Return pixel indices from the highest to the lowest value, int (B, H*W), with ties ordered by `tie_breaker`."""
+    """Return pixel indices from the highest to the lowest value, int (B, H*W). Ties are ordered by `tie_breaker`."""
     permutation = tie_breaker(*maps.shape[1:])
     shuffled = maps.reshape(len(maps), -1)[:, permutation]
     return permutation[np.argsort(-shuffled, axis=1, kind="stable")]
@@ -210,7 +219,8 @@ def descending(maps: np.ndarray) -> np.ndarray:
 def top_pixels(maps: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """Return the first counts[i] pixels of map i in the order of `descending`, bool (B, H, W).
 
-    Partitioning takes linear time. The tie-breaker chooses among the pixels with the lowest selected value.
+    The pixels are found by partitioning, which takes linear time. The tie-breaker chooses among the pixels with the
+    lowest selected value.
     """
     chosen = np.zeros(maps.shape, dtype=bool)
     permutation = tie_breaker(*maps.shape[1:])
@@ -242,8 +252,8 @@ def score_regions(
         score: Function of the salient pixels and the mask, both bool (B, H, W), that returns scores (B,).
         maps: Maps of shape (B, H, W).
         masks: Masks of shape (B, H, W).
-        thresholds: Numbers that the values of salient pixels exceed, or "mask_area" to use as many top pixels as the
-            mask has.
+        thresholds: Pixels whose value exceeds the threshold are salient. With "mask_area", the top pixels of the map
+            are salient, as many as the mask contains.
         normalised: Whether to scale each map to [0, 1] first.
 
     Returns:
@@ -263,14 +273,20 @@ def score_regions(
 
 
 def salient(values: np.ndarray, inside: np.ndarray, threshold: float | str) -> np.ndarray:
-    """Return the pixels above a threshold, or as many top pixels as the mask has pixels, bool (B, H, W)."""
+    """Return the salient pixels, bool (B, H, W).
+
+    These are the pixels above the threshold, or, with "mask_area", as many top pixels as the mask contains.
+    """
     if isinstance(threshold, str):
         return top_pixels(values, np.count_nonzero(inside, axis=(1, 2)))
     return values > float(threshold)
 
 
 def check_threshold(*, threshold: Any, normalise: bool) -> None:
-    """Raise ValueError unless a threshold is "mask_area" or a number, within [0, 1] if maps are normalised."""
+    """Raise ValueError unless a threshold is "mask_area" or a number.
+
+    If maps are normalised, it must be within [0, 1].
+    """
     if isinstance(threshold, str) and threshold == "mask_area":
         return
     if isinstance(threshold, bool) or not isinstance(threshold, int | float | np.number):
@@ -280,9 +296,9 @@ def check_threshold(*, threshold: Any, normalise: bool) -> None:
 
 
 def mean_of_parts(values: np.ndarray, options: object = None) -> np.ndarray:
-    """Return the mean of parts (B, P) over the parts that are not NaN, of shape (B,), or NaN if all are NaN.
+    """Return the mean (B,) of the parts (B, P) that are not NaN, or NaN if all are NaN.
 
-    This is the default reduction of a metric's parts. Other reductions also use `options`.
+    This is the default reduction of a metric's parts. It ignores `options`, which other reductions use.
     """
     defined = ~np.isnan(values)
     return np.where(defined, values, 0).sum(axis=1) / np.where(defined.any(axis=1), defined.sum(axis=1), np.nan)

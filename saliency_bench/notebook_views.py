@@ -1,4 +1,4 @@
-"""HTML tables and pictures for objects in notebooks.
+"""HTML tables and images with which notebooks display objects.
 
 All text is escaped, because names may be untrusted.
 """
@@ -25,9 +25,9 @@ def table(rows: Iterable[Sequence[object]], header: Sequence[object] = (), bold:
     """Return an HTML table.
 
     Args:
-        rows: Texts of each row; the first text is the name of the row.
+        rows: Texts of each row. The first text in a row is the row's name.
         header: Names of the columns.
-        bold: Cells in bold, as (row, column).
+        bold: Cells to print in bold, as (row, column).
     """
     marked = set(bold)
     head = "".join(f'<th scope="col" style="text-align:left">{_text(name)}</th>' for name in header)
@@ -43,7 +43,7 @@ def table(rows: Iterable[Sequence[object]], header: Sequence[object] = (), bold:
 
 
 def facts(title: str, about: Mapping[str, object]) -> str:
-    """Return an HTML title and table of facts. Empty facts are left out."""
+    """Return HTML with a title and a table of facts. Empty facts are left out."""
     return paragraph(title, strong=True) + table(item for item in about.items() if item[1] not in ("", None, ()))
 
 
@@ -53,7 +53,7 @@ def paragraph(text: object, *, strong: bool = False) -> str:
 
 
 def pictures(named: Mapping[str, Image.Image]) -> str:
-    """Return HTML with pictures side by side, each above its name."""
+    """Return HTML that shows images side by side, each above its name."""
     figures = (
         f'<figure style="display:inline-block;margin:0 0.5em 0.5em 0"><img alt="{_text(name)}" src="{_show(image)}">'
         f"<figcaption>{_text(name)}</figcaption></figure>"
@@ -71,8 +71,8 @@ class StripLayout:
 
     Attributes:
         size: Width and height of the strip.
-        pictures: Enlarged pictures as (picture, left, top).
-        lines: Lines of text as (text, left, top, whether it is bold), cut to the width of the panel.
+        pictures: Enlarged images, as (image, left, top).
+        lines: Lines of text as (text, left, top, whether the line is bold), shortened to the width of the panel.
     """
 
     size: tuple[int, int]
@@ -81,7 +81,10 @@ class StripLayout:
 
 
 def layout(panels: Sequence[Panel]) -> StripLayout:
-    """Lay out pictures of the same size side by side, enlarged to at least `SIDE`, with lines of text below each."""
+    """Lay out images of the same size side by side, with lines of text below each.
+
+    The images are enlarged to at least `SIDE` pixels.
+    """
     factor = max(1, -(-SIDE // max(panels[0][0].size)))
     width, height = (factor * side for side in panels[0][0].size)
     cell = max(width, SIDE)  # text below a narrow picture needs at least `SIDE` pixels
@@ -99,7 +102,7 @@ def layout(panels: Sequence[Panel]) -> StripLayout:
 
 
 def strip(panels: Sequence[Panel]) -> Image.Image:
-    """Draw pictures of the same size side by side, using `layout`."""
+    """Draw images of the same size side by side, as arranged by `layout`."""
     placed = layout(panels)
     canvas = Image.new("RGB", placed.size, "white")
     pen = ImageDraw.Draw(canvas)
@@ -111,7 +114,7 @@ def strip(panels: Sequence[Panel]) -> Image.Image:
 
 
 def stacked(strips: Sequence[Image.Image]) -> Image.Image:
-    """Draw strips below each other, on an image as wide as the widest strip."""
+    """Draw strips below each other on one image, which is as wide as the widest strip."""
     size = max(image.width for image in strips), sum(image.height for image in strips)
     canvas = Image.new("RGB", size, "white")
     top = 0
@@ -122,7 +125,7 @@ def stacked(strips: Sequence[Image.Image]) -> Image.Image:
 
 
 def _fitted(line: str, width: int) -> str:
-    """Return a line shortened to fit `width` pixels when set in bold."""
+    """Shorten a line so that it fits into `width` pixels when printed in bold."""
     line = " ".join(line.split())
     shown = line
     while _font(bold=True).getlength(shown) > width:
@@ -133,7 +136,7 @@ def _fitted(line: str, width: int) -> str:
 
 @cache
 def _font(*, bold: bool) -> Any:
-    """Load the font DejaVu Sans, which is part of matplotlib and has Latin, Greek, Cyrillic and Arabic letters."""
+    """Load the font DejaVu Sans, which comes with matplotlib and supports Latin, Greek, Cyrillic and Arabic letters."""
     from matplotlib import get_data_path
 
     name = "DejaVuSans-Bold.ttf" if bold else "DejaVuSans.ttf"
@@ -141,9 +144,9 @@ def _font(*, bold: bool) -> Any:
 
 
 def large(image: Image.Image) -> Image.Image:
-    """Scale a picture to between `LEAST` and `MOST` pixels.
+    """Scale an image so that its size is between `LEAST` and `MOST` pixels.
 
-    A small picture is enlarged by a whole factor without smoothing, so that each pixel remains a square.
+    A small image is enlarged by an integer factor without smoothing, so each pixel becomes a square.
     """
     times = -(-LEAST // min(image.size))
     if times > 1:
@@ -154,17 +157,17 @@ def large(image: Image.Image) -> Image.Image:
 
 
 def png(image: Image.Image) -> bytes:
-    """Return a picture as PNG."""
+    """Encode an image as PNG."""
     return _encoded(image, "png", optimize=True)
 
 
 def data_uri(image: Image.Image, kind: str, **settings: Any) -> str:
-    """Return a picture as a data URI."""
+    """Encode an image as a data URI."""
     return f"data:image/{kind};base64,{b64encode(_encoded(image, kind, **settings)).decode()}"
 
 
 def _encoded(image: Image.Image, kind: str, **settings: Any) -> bytes:
-    """Return a picture as the bytes of a file. `settings` are arguments of Pillow's `Image.save`."""
+    """Encode an image as the bytes of a file. `settings` are arguments for Pillow's `Image.save`."""
     buffer = BytesIO()
     image.save(buffer, format=kind, **settings)
     return buffer.getvalue()

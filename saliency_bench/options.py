@@ -1,7 +1,8 @@
 """Options of explainers and metrics: keyword-only parameters with defaults.
 
-On the command line, options follow the name: `rise:masks=1000,p=0.3`. The annotation of a parameter defines its allowed
-values, such as `Literal["max", "sum"]`. Other values raise an error when the explainer or metric is created.
+On the command line, options follow the name: `rise:masks=1000,p=0.3`. The annotation of a parameter, such as
+`Literal["max", "sum"]`, defines the allowed values. Other values cause an error when the explainer or metric is
+created.
 """
 
 import inspect
@@ -21,8 +22,8 @@ JSON = ('"', "[", "{")  # start of a JSON text, list or object, whose commas do 
 def parse(text: str) -> tuple[str, dict[str, object]]:
     """Split "rise:masks=1000" into ("rise", {"masks": 1000}).
 
-    Values are parsed as JSON; other values are text. A comma inside a JSON text or list, as in `"a,b"`, does not
-    separate options.
+    Values are parsed as JSON. Values that are not JSON are strings. A comma inside a JSON string or list, as in
+    `"a,b"`, does not separate options.
 
     Raises:
         UserError: The text after the colon does not have the form OPTION=VALUE.
@@ -38,7 +39,7 @@ def parse(text: str) -> tuple[str, dict[str, object]]:
 
 
 def _pairs(text: str) -> Iterator[str]:
-    """Yield the parts of a text between commas. Commas inside JSON do not separate parts."""
+    """Yield the parts of a text that are separated by commas. Commas inside JSON do not count."""
     parts = text.split(",")
     while parts:
         # A JSON value is the shortest valid JSON text that ends at a comma. Any other value ends at the first comma.
@@ -59,12 +60,15 @@ def _is_json(text: str) -> bool:
 
 
 def _value(text: str) -> object:
-    """Parse text as JSON or as Python's None, True or False; return any other text unchanged."""
+    """Parse text as JSON or as Python's None, True or False. Return any other text unchanged."""
     return json.loads(text) if _is_json(text) else {"None": None, "True": True, "False": False}.get(text, text)
 
 
 def spelled(value: object) -> str:
-    """Return a value as text that `parse` reads: plain text, or JSON if plain text would be parsed differently."""
+    """Format a value as text that `parse` can read.
+
+    The result is plain text, or JSON if plain text would be parsed differently.
+    """
     plain = str(value)
     if "," not in plain and plain.isprintable() and not plain.startswith(JSON) and type(_value(plain)) is type(value):
         return plain
@@ -75,7 +79,7 @@ def spelled(value: object) -> str:
 
 
 def differing(options: Iterable[tuple[str, object]], defaults: Mapping[str, object]) -> str:
-    """Return the options that differ from their defaults, as ":key=value,...", or ""."""
+    """Return the options that differ from their defaults as ":key=value,...", or "" if there are none."""
     # Compare by identity first, because defaults of a user's function may be arrays.
     chosen = [(key, value) for key, value in options if value is not defaults.get(key)]
     pairs = [f"{key}={spelled(value)}" for key, value in chosen if value != defaults.get(key)]
@@ -83,7 +87,7 @@ def differing(options: Iterable[tuple[str, object]], defaults: Mapping[str, obje
 
 
 def listed(options: Iterable[tuple[str, object]]) -> str:
-    """Return all options with their values for display: "masks=1000, p=0.5"."""
+    """Format all options with their values for display, as in "masks=1000, p=0.5"."""
     return ", ".join(f"{key}={spelled(value)}" for key, value in options)
 
 
@@ -102,11 +106,11 @@ def positional(function: Callable) -> tuple[str, ...]:
 def resolved(owner: str, function: Callable, options: dict[str, object]) -> tuple[tuple[str, object], ...]:
     """Return all options with their values, including defaults, sorted by name.
 
-    The value 1 of a float option becomes 1.0, and the value 1.0 of an integer option becomes 1, so that equal values
-    have the same identity.
+    For a float option, 1 becomes 1.0, and for an integer option, 1.0 becomes 1, so that equal values have the same
+    identity.
 
     Args:
-        owner: Name of the explainer or metric for messages.
+        owner: Name of the explainer or metric in messages.
         function: Function with the options as keyword-only parameters.
         options: Chosen options.
 
@@ -123,7 +127,7 @@ def resolved(owner: str, function: Callable, options: dict[str, object]) -> tupl
 
 
 def check_names(owner: str, options: Mapping[str, object], names: Iterable[str]) -> None:
-    """Raise UserError for the first option that is not in `names`, with the closest names."""
+    """Raise UserError for the first option that is not in `names`. The message suggests the closest names."""
     names = list(names)
     for key in options:
         if not names:
@@ -146,7 +150,7 @@ class _Annotation:
 
     @classmethod
     def from_hint(cls, hint: Any) -> "_Annotation | None":
-        """Parse a type, Literal or union of these. Return None for other annotations, which allow any value."""
+        """Parse a type, a Literal, or a union of these. Return None for other annotations, which allow any value."""
         members = get_args(hint) if get_origin(hint) in (UnionType, Union) else (hint,)
         types = tuple(member for member in members if isinstance(member, type))
         literals = [member for member in members if get_origin(member) is Literal]
@@ -155,7 +159,7 @@ class _Annotation:
         return cls(types, tuple(choice for literal in literals for choice in get_args(literal)))
 
     def plain(self, value: Any) -> object:
-        """Convert a value to the annotated type: 1 to 1.0 for a float, a numpy scalar to a Python number."""
+        """Convert a value to the annotated type, such as 1 to 1.0 for a float. NumPy scalars become Python numbers."""
         value = value.item() if getattr(value, "ndim", None) == 0 and hasattr(value, "item") else value  # numpy scalar
         if type(value) is int and float in self.types and int not in self.types:
             return float(value)
@@ -164,7 +168,7 @@ class _Annotation:
         return value
 
     def check(self, owner: str, key: str, value: object) -> None:
-        """Raise UserError if a value is not allowed for the option `key` of `owner`."""
+        """Raise UserError if `value` is not allowed for the option `key` of `owner`."""
         value = self.plain(value)
         if isinstance(value, float) and not isfinite(value):
             raise UserError(f"option {key} of {owner} must be a finite number; got {value}")
@@ -185,19 +189,22 @@ class _Annotation:
 
 
 def _annotated(function: Callable) -> dict[str, _Annotation]:
-    """Return {parameter: its annotation} for parameters whose annotation defines their values."""
+    """Return {parameter: its annotation} for the parameters whose annotation restricts their values."""
     annotations = {name: _Annotation.from_hint(hint) for name, hint in get_type_hints(function).items()}
     return {name: annotation for name, annotation in annotations.items() if annotation is not None}
 
 
 def choices(function: Callable, key: str) -> tuple[object, ...]:
-    """Return the choices of an option, or () if the option also allows other values."""
+    """Return the allowed values of an option, or () if its values are not a fixed set."""
     annotation = _annotated(function).get(key)
     return () if annotation is None or set(annotation.types) - {NoneType} else annotation.choices
 
 
 def check(checker: Callable[..., None] | None, options: tuple[tuple[str, object], ...]) -> None:
-    """Call the declared `check`, if any, with all options. Raise UserError if it raises a ValueError."""
+    """Call the declared `check` function with all options, if there is one.
+
+    Raise UserError if it raises a ValueError.
+    """
     if checker is not None:
         try:
             checker(**dict(options))
@@ -208,7 +215,7 @@ def check(checker: Callable[..., None] | None, options: tuple[tuple[str, object]
 
 
 def meanings(docstring: str) -> dict[str, str]:
-    """Return {parameter: description} from the section `Args:` of a Google docstring."""
+    """Return {parameter: description} from the `Args:` section of a Google-style docstring."""
     _, _, section = inspect.cleandoc(docstring).partition("\nArgs:\n")
     descriptions: dict[str, str] = {}
     name = ""
@@ -223,11 +230,14 @@ def meanings(docstring: str) -> dict[str, str]:
 
 
 def text(options: tuple[tuple[str, object], ...]) -> str:
-    """Return canonical JSON of resolved options, for identities and records."""
+    """Serialise resolved options as canonical JSON, for identities and records."""
     return json.dumps(dict(options), sort_keys=True, default=_in_words)
 
 
 def _in_words(value: object) -> str:
-    """Describe an object without a JSON form. The text is sorted and has no addresses, so it is reproducible."""
+    """Describe an object that JSON cannot represent.
+
+    The text is sorted and has no memory addresses, so it is reproducible.
+    """
     text = f"{{{', '.join(sorted(map(repr, value)))}}}" if isinstance(value, set | frozenset) else repr(value)
     return re.sub(r" at 0x[0-9a-fA-F]+", "", text)

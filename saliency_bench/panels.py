@@ -1,4 +1,4 @@
-"""Implementation of `sb.draw`: rows of panels with the inputs of a metric for chosen samples of a run."""
+"""Implementation of `sb.draw`: rows of panels that show a metric's inputs for selected samples of a run."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -45,11 +45,12 @@ Drawn = tuple[Rows, list[dict[str, Any]]]  # rows of panels, and the scores of e
 
 @dataclass(frozen=True, repr=False)
 class Drawing:
-    """Pictures of samples, which notebooks display.
+    """Images of samples, which notebooks display.
 
     Attributes:
-        rows: Panels of each row. A panel is a picture with the lines of text below it.
-        scores: Dict with the scores of each sample and explainer; for several runs, also with the name of the run.
+        rows: Panels of each row. A panel is an image with lines of text below it.
+        scores: One dict per sample and explainer, which contains the scores. If there are several runs, it also
+            contains the name of the run.
     """
 
     rows: Rows
@@ -57,11 +58,11 @@ class Drawing:
 
     @property
     def picture(self) -> Image.Image:
-        """Return all rows as one picture."""
+        """Return all rows as a single image."""
         return stacked([strip(row) for row in self.rows])
 
     def save(self, out: str | Path) -> Path:
-        """Write the picture to a file and return its path. PDF and SVG files contain selectable text.
+        """Write the image to a file and return the file's path. PDF and SVG files contain selectable text.
 
         Args:
             out: Output file. The suffix determines the format: .pdf, .svg, .png, .jpg or .webp.
@@ -86,20 +87,21 @@ def draw(
     runs: Any, what: str = "maps", *, samples: Sequence[str] | None = None, explainers: Sequence[str] | None = None,
     device: str | None = None, out: str | Path | None = None,
 ) -> Drawing:  # fmt: skip
-    """Draw the maps of chosen samples of a run as a metric sees them, like `saliency-bench draw`.
+    """Draw the maps of selected samples of a run in the way that a metric uses them, like `saliency-bench draw`.
 
         sb.draw("runs/first", "maps", samples=["cat-7"], out="maps.pdf")
 
     The dataset and model of the run are loaded again, and the maps are recomputed.
 
     Args:
-        runs: Result of `run`, its folder, or a list of these. Several runs are drawn below each other.
+        runs: A result of `run`, the folder of a run, or a list of these. If there are several runs, they are drawn
+            below each other.
         what: View to draw. "maps": the image, its mask and the map of each explainer with its scores. "insertion": the
             image as the top pixels of each map are inserted. "classes": the maps of the most likely and the least
             likely class. "models": the maps of the run's model and of its other model. "object": the maps of the other
             model with and without the object.
-        samples: Ids of the samples; by default the first two samples of the run.
-        explainers: Names of explainers; by default the explainers of the run.
+        samples: Ids of the samples. Defaults to the first two samples of the run.
+        explainers: Names of explainers. Defaults to the explainers of the run.
         device: See `run`.
         out: Output file. The suffix determines the format: .pdf, .svg, .png, .jpg or .webp.
 
@@ -124,7 +126,10 @@ def draw(
 
 
 def _write_figure(path: Path, strips: Sequence[StripLayout]) -> None:
-    """Write strips below each other to a PDF or SVG file, with pictures as pixels and with selectable text."""
+    """Write strips below each other to a PDF or SVG file.
+
+    The images are stored as pixels, and the text is selectable.
+    """
     width, height = max(placed.size[0] for placed in strips), sum(placed.size[1] for placed in strips)
     with rc_context(STYLE | {"font.family": "DejaVu Sans", "svg.image_inline": True}):
         figure = Figure(figsize=(width / DOTS, height / DOTS))
@@ -146,7 +151,7 @@ def _write_figure(path: Path, strips: Sequence[StripLayout]) -> None:
 def drawn(
     folder: Path, panel: str, samples: Sequence[str] | None, explainers: Sequence[str] | None, device: str | None
 ) -> Drawn:
-    """Return (rows of panels, dicts {sample, explainer, scores} of each sample and explainer).
+    """Return (rows of panels, one dict {sample, explainer, scores} for each sample and explainer).
 
     Raises:
         UserError: The run cannot be loaded or lacks the requested data.
@@ -173,13 +178,13 @@ def drawn(
 
 
 def _metrics(manifest: Manifest, panel: str) -> tuple[str, ...]:
-    """Return the metrics of a view. For "insertion", the metric has the run's options if the run computed it."""
+    """Return the metrics of a view. For "insertion", use the run's options if the run computed the metric."""
     named = [cell.metric_text for cell in manifest.cells.values() if cell.metric == "saliency_insertion"]
     return (named[0],) if panel == "insertion" and named else METRICS[panel]
 
 
 def _maps(sample: SuiteSample, explainers: Sequence[Explainer], metrics: Sequence[str]) -> Drawn:
-    """Return a row with the image, its mask and the map of each explainer, with the scores of the run."""
+    """Return a row with the image, its mask and each explainer's map, and with the scores from the run."""
     folder = Path(sample.data.spec.out).absolute()
     run = read_run(folder)
     mask = cell_of(sample, explainers[0], ViewSpec(kind="mask")).pixels
@@ -204,7 +209,7 @@ def _maps(sample: SuiteSample, explainers: Sequence[Explainer], metrics: Sequenc
 
 
 def _insertion(sample: SuiteSample, explainers: Sequence[Explainer], metrics: Sequence[str]) -> Drawn:
-    """Return a row per explainer: its map, and the image at each of `SHARES` with the probability of the target."""
+    """Return one row per explainer: its map, and the image at each of `SHARES` with the target's probability."""
     reference = str(dict(registered_metric(metrics[0]).options)["reference"])
     height, width = sample.images.shape[2:]
     counts = fraction_counts(height, width, SHARES)
@@ -252,7 +257,7 @@ def _classes(sample: SuiteSample, explainers: Sequence[Explainer], metrics: Sequ
 
 
 def _models(sample: SuiteSample, explainers: Sequence[Explainer], metrics: Sequence[str]) -> Drawn:
-    """Return two rows: the maps of the run's model for its label, and the maps of the other model for its label."""
+    """Return two rows: the maps of the run's model for its label, and those of the other model for its own label."""
     assert sample.other is not None
     labels, other = sample.labels, sample.other
     words = [
@@ -272,7 +277,7 @@ def _models(sample: SuiteSample, explainers: Sequence[Explainer], metrics: Seque
 
 
 def _object(sample: SuiteSample, explainers: Sequence[Explainer], metrics: Sequence[str]) -> Drawn:
-    """Return two rows: the maps of the other model for its label, with the object and without the object."""
+    """Return two rows: the other model's maps for its label, with the object in the image and without it."""
     assert sample.other is not None
     column, other = sample.batch.columns.get(OBJECT), sample.other
     if column is None or column.lacking[0] or not isinstance(column.values, torch.Tensor):
@@ -299,7 +304,7 @@ PANELS = {"maps": _maps, "insertion": _insertion, "classes": _classes, "models":
 
 
 def _made(explainer: Explainer, explain: Callable[..., np.ndarray], images: Images, target: Target) -> np.ndarray:
-    """Return the map (1, H, W) of an image."""
+    """Compute the map (1, H, W) of an image."""
     return _raising(explainer, partial(explain, images, target))
 
 
@@ -333,7 +338,6 @@ def _about(sample: SuiteSample, explainer: Explainer) -> dict[str, Any]:
 
 
 def _why(reason: str) -> dict[str, str]:
-    """Return {"reason": reason} for a missing score, or {}."""
     return {"reason": reason} if reason else {}
 
 

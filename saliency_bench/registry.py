@@ -4,9 +4,9 @@ An item is a file `NAME.py` or a folder `NAME/` that contains `NAME.py`. Names t
 folder. Items are imported on first use, so a missing optional library only affects the items that need it.
 
 Other installed packages can add items through entry points NAME = "package.module" in the groups
-`saliency_bench.explainers`, `.metrics` and `.datasets`. The module (for a metric, alternatively a folder) has the
-same structure as in this package. Suites are added through the group `saliency_bench.suites`, where the value is a
-folder of YAML files.
+`saliency_bench.explainers`, `.metrics` and `.datasets`. The module has the same structure as in this package; for a
+metric, it may also be a package folder. Suites are added through the group `saliency_bench.suites`, in which the value
+of an entry point is a folder of YAML files.
 """
 
 import ast
@@ -53,14 +53,14 @@ DASHED = ("hub_builders", "push_scripts")  # kinds whose public names have dashe
 
 
 def folders(kind: str) -> list[Path]:
-    """Return the folders with the items of a kind."""
+    """Return the folders that contain the items of a kind."""
     spec = find_spec(f"saliency_bench.{kind}")
     inside = [] if spec is None else [Path(location) for location in spec.submodule_search_locations or ()]
     return inside + [place for place in _places(kind).values() if kind == "suites" and place.is_dir()]
 
 
 def files(kind: str) -> dict[str, Path]:
-    """Return {public name: main file} of all items of a kind.
+    """Return {public name: main file} for all items of a kind.
 
     The items of this package come first, sorted by name, followed by those from other packages.
     """
@@ -69,7 +69,7 @@ def files(kind: str) -> dict[str, Path]:
 
 @cache
 def _inside(kind: str, *of_kind: Path) -> dict[str, Path]:
-    """Return {public name: main file} of the items in folders, sorted by name."""
+    """Return {public name: main file} for the items in these folders, sorted by name."""
     items: dict[str, Path] = {}
     for folder in of_kind:
         for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
@@ -81,7 +81,7 @@ def _inside(kind: str, *of_kind: Path) -> dict[str, Path]:
 
 @cache
 def _all_points() -> dict[str, list[EntryPoint]]:
-    """Return {kind: entry points} of all installed packages. The packages are read once for all kinds."""
+    """Return {kind: entry points} for all installed packages. The packages are read only once for all kinds."""
     try:
         every = entry_points()
         return {kind: list(every.select(group=group)) for kind, group in GROUPS.items()}
@@ -91,7 +91,7 @@ def _all_points() -> dict[str, list[EntryPoint]]:
 
 
 def _points_one_by_one() -> list[EntryPoint]:
-    """Return the entry points of all packages. Warn about each package whose entry points are unreadable."""
+    """Return the entry points of all packages. For each package whose entry points are unreadable, print a warning."""
     points: list[EntryPoint] = []
     names: set[str] = set()
     for package in distributions():
@@ -107,7 +107,10 @@ def _points_one_by_one() -> list[EntryPoint]:
 
 @cache
 def _points(kind: str) -> dict[str, EntryPoint]:
-    """Return {name: entry point} of items from other packages. A name belongs to the first package that has it."""
+    """Return {name: entry point} for items from other packages.
+
+    If several packages have a name, the first one counts.
+    """
     points = _all_points().get(kind, [])
     known: dict[str, EntryPoint] = {}
     for point in sorted(points, key=_called):
@@ -125,7 +128,7 @@ def _points(kind: str) -> dict[str, EntryPoint]:
 
 @cache
 def _places(kind: str) -> dict[str, Path]:
-    """Return {name: folder, or file without .py} for the modules of `_points`, without importing anything."""
+    """Return {name: folder, or file without .py} for the modules of `_points`. Nothing is imported."""
     places: dict[str, Path] = {}
     for name, point in _points(kind).items():
         with suppress(Exception):  # the module name is invalid, or the module is not found
@@ -138,13 +141,13 @@ def _places(kind: str) -> dict[str, Path]:
 
 
 def _added(kind: str) -> dict[str, Path]:
-    """Return {name: main file} of readable items from other packages."""
+    """Return {name: main file} for the readable items from other packages."""
     return {name: main for name, main in _read_added(kind).items() if isinstance(main, Path) and kind != "suites"}
 
 
 @cache
 def _read_added(kind: str) -> dict[str, Path | str]:
-    """Return {name: main file, or reason why it is unreadable} of items from other packages.
+    """Return {name: main file, or reason why it is unreadable} for items from other packages.
 
     For a suite, the folder is returned instead of a file.
     """
@@ -165,14 +168,14 @@ def _read_added(kind: str) -> dict[str, Path | str]:
 
 
 def _main_file(place: Path) -> Path | str | None:
-    """Return the main file of an item, the reason why a file is not valid Python, or None if there is no main file."""
+    """Return the main file of an item, or None if there is none. If a file is not valid Python, return the reason."""
     candidates = place / f"{place.name}.py", place / "score.py", place.with_suffix(".py")
     main = next(filter(Path.is_file, candidates), None)
     return main and (_unreadable(place, main) or main)
 
 
 def _unreadable(place: Path, main: Path) -> str:
-    """Return why a file of an item is not valid Python, with the path of the file, or "" if all files are valid."""
+    """Return why a file of an item is not valid Python, including the file's path, or "" if all files are valid."""
     for path in sorted(place.glob("*.py")) if place.is_dir() else [main]:
         try:
             _parse(path)
@@ -183,13 +186,13 @@ def _unreadable(place: Path, main: Path) -> str:
 
 
 def check_readable(kind: str, name: str) -> None:
-    """Raise UserError if an item from another package has unreadable files."""
+    """Raise UserError if an item comes from another package and has unreadable files."""
     if isinstance(why := _read_added(kind).get(name), str):
         raise UserError(f"{KINDS[kind]} {name} of {distribution_of(kind, name)} cannot be used: {why}")
 
 
 def unusable(kind: str) -> dict[str, str]:
-    """Import the items from other packages and return {name: reason} of items that cannot be read or imported.
+    """Import the items from other packages. Return {name: reason} for those that cannot be read or imported.
 
     Items of this package are not checked.
     """
@@ -207,7 +210,7 @@ def unusable(kind: str) -> dict[str, str]:
 
 
 def usable_names(kind: str) -> list[str]:
-    """Return the public names of importable items of a kind, and print a line for each item that is not importable."""
+    """Return the public names of a kind's importable items. For each item that cannot be imported, print a line."""
     broken = unusable(kind)
     for line in broken.values():
         complain(line)
@@ -215,7 +218,10 @@ def usable_names(kind: str) -> list[str]:
 
 
 def distribution_of(kind: str, name: str) -> str:
-    """Return the name and version of an item's package, as in "their-package 1.2.0", or "" if it is this package."""
+    """Return the name and version of the package that contains an item, as in "their-package 1.2.0".
+
+    Return "" for this package.
+    """
     return _called(_points(kind)[name]) if name in _read_added(kind) else ""
 
 
@@ -224,7 +230,7 @@ def _called(point: EntryPoint) -> str:
 
 
 def _package(package: Distribution) -> str:
-    """Return the name and version of a package, or the name of its folder if both are unknown."""
+    """Return a package's name and version. If both are unknown, return the name of its folder."""
     try:
         text = f"{package.metadata['Name'] or ''} {package.metadata['Version'] or ''}".strip()
     except Exception:  # its metadata cannot be read
@@ -236,7 +242,7 @@ def version_of(kind: str, name: str, version: int) -> int | str:
     """Return the version of an item as it is used in identities.
 
     For an item from another package, this version includes the name and version of the package and a hash of the item's
-    source, because an edit may change numbers even if the declared version stays the same.
+    source, because editing the source may change numbers even if the declared version stays the same.
     """
     if name not in _added(kind):
         return version
@@ -264,12 +270,12 @@ def declaration_of(kind: str, name: str, function: Callable[..., Any]) -> Any:
 
 
 def owner_of(version: int | str) -> str:
-    """Return the package of an item with this version, as in "their-package 1.2.0", or "" if it is this package."""
+    """Return the package that an item with this version belongs to, as in "their-package 1.2.0", or "" for this one."""
     return str(version).partition(OF)[2].partition(CODE)[0]
 
 
 def is_named(version: int | str) -> bool:
-    """Return whether the version belongs to a named item, rather than being the hash of a function."""
+    """Return whether a version belongs to a named item. If not, it is the hash of a function."""
     return isinstance(version, int) or bool(owner_of(version))
 
 
@@ -306,7 +312,7 @@ def load(kind: str, name: str, part: str = "") -> ModuleType:
 
 
 def function_of(kind: str, name: str, part: str = "") -> Callable[..., Any]:
-    """Import an item, or the file `part` of its folder, and return the function with the name of the item.
+    """Import an item, or the file `part` in its folder, and return the function that has the name of the item.
 
     Raises:
         UserError: The item cannot be imported (`load`), or has no function of this name.
@@ -336,13 +342,13 @@ def _load_added(kind: str, name: str, part: str) -> ModuleType:
 
 
 def _imported(kind: str, module: str) -> ModuleType:
-    """Import a module. Modules of explainers and metrics can be imported without torch."""
+    """Import a module. If it belongs to an explainer or a metric, it can be imported without torch."""
     with stand_ins(module.partition(".")[0]) if kind in DECLARED else nullcontext():
         return import_module(module)
 
 
 def _is_ctrl_c(error: KeyboardInterrupt) -> bool:
-    """Return whether a KeyboardInterrupt may be due to Ctrl-C rather than the imported code.
+    """Return whether a KeyboardInterrupt may come from Ctrl-C and not from the imported code.
 
     The signal handler of a command raises a subclass; Python's default handler raises KeyboardInterrupt itself.
     """
@@ -350,13 +356,13 @@ def _is_ctrl_c(error: KeyboardInterrupt) -> bool:
 
 
 def _module_of(kind: str, name: str, part: str) -> str:
-    """Return the module name of an item from another package, or of the file `part` if the item is a folder."""
+    """Return the name of the module of an item from another package. If the item is a folder, `part` is the file."""
     module = _points(kind)[name].module
     return f"{module}.{part or _added(kind)[name].stem}" if _places(kind)[name].is_dir() else module
 
 
 def install_hint(extra: str = "") -> str:
-    """Return the pip command that installs this checkout or the released package, with an extra."""
+    """Return the pip command that installs this package, from the checkout or as released, with an extra."""
     root, extra = HERE.parent, f"[{extra}]" * bool(extra)
     if not (root / "pyproject.toml").is_file():
         return f'pip install "saliency-bench{extra}"'
@@ -364,12 +370,12 @@ def install_hint(extra: str = "") -> str:
 
 
 def unknown_item(kind: str, name: str) -> UserError:
-    """Return the error for an unknown name, with suggestions from aliases and close matches."""
+    """Return the error for an unknown name. It suggests aliases and close matches."""
     return unknown(KINDS[kind], name, names(kind), aliases(kind))
 
 
 def aliases(kind: str) -> dict[str, tuple[str, ...]]:
-    """Return {public name: alternative names}, without importing anything."""
+    """Return {public name: alternative names}. Nothing is imported."""
     if kind in DECLARED:
         return {name: tuple(declared(kind, name, "also_called", ())) for name in files(kind)}
     return {name: tuple(constant(path, "ALSO_CALLED", ())) for name, path in files(kind).items()}
@@ -384,7 +390,7 @@ def constant(path: Path, name: str, default: Any = None) -> Any:
 
 
 def declared(kind: str, name: str, key: str, default: Any = None) -> Any:
-    """Return the literal value of a keyword in the decorator of an item, without importing the item."""
+    """Return the literal value of a keyword in an item's decorator. The item is not imported."""
     function = _function(kind, name)
     for decorator in function.decorator_list if function else ():
         if isinstance(decorator, ast.Call):
@@ -403,19 +409,22 @@ def _literal(value: ast.expr, default: Any) -> Any:
 
 
 def option_names(kind: str, name: str) -> list[str] | None:
-    """Return the options of an explainer or metric without importing it, or None if the function is in another file."""
+    """Return the option names of an explainer or metric, or None if its function is in a different file.
+
+    Nothing is imported.
+    """
     function = _function(kind, name)
     return None if function is None else [option.arg for option in function.args.kwonlyargs if option.arg != "seeds"]
 
 
 def asked_for(kind: str, name: str) -> list[str]:
-    """Return the positional parameters of an explainer or metric, without importing it."""
+    """Return the names of the positional parameters of an explainer or metric. Nothing is imported."""
     function = _function(kind, name)
     return [parameter.arg for parameter in function.args.args] if function else []
 
 
 def _function(kind: str, name: str) -> ast.FunctionDef | None:
-    """Return the syntax tree of an item's function, or None if the function is in another file."""
+    """Return the syntax tree of an item's function, or None if the function is in a different file."""
     for line in _parse(score_file(kind, name)).body:
         if isinstance(line, ast.FunctionDef) and line.name == name:
             return line
@@ -423,20 +432,20 @@ def _function(kind: str, name: str) -> ast.FunctionDef | None:
 
 
 def score_file(kind: str, name: str) -> Path:
-    """Return the file that contains the function with the name of the item."""
+    """Return the file that contains the function that has the name of the item."""
     main = files(kind)[name]
     beside = main.with_name("score.py")
     return beside if kind == "metrics" and beside.is_file() else main
 
 
 def summary(path: Path) -> str:
-    """Return the first line of a file's docstring, without importing the file."""
+    """Return the first line of a file's docstring. The file is not imported."""
     return (ast.get_docstring(_parse(path)) or "").partition("\n")[0]
 
 
 @lru_cache(maxsize=256)
 def _read(path: Path, modified: int) -> ast.Module:
-    """Parse a Python file. The cache key includes `modified`, the time of the last change."""
+    """Parse a Python file and cache the result. `modified`, the time of the last change, is part of the cache key."""
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 
 

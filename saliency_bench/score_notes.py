@@ -1,4 +1,4 @@
-"""Texts in the records: reasons for a missing score, and remarks on a valid score."""
+"""Strings in the records: reasons for missing scores, and remarks on valid scores."""
 
 FLAT = "flat map"  # remark on a valid value: a constant map was scored as zeros
 FLAT_UNRANKED = "flat map, not ranked"  # no value, because a constant map would have the best possible score
@@ -24,29 +24,29 @@ PRECOMPUTED = "maps-"  # prefix of the version of an explainer with precomputed 
 
 
 def is_expected(reason: str) -> bool:
-    """Return whether a reason comes from the data or the definition of a metric."""
+    """Return whether a reason follows from the data or from the definition of a metric."""
     return reason in EXPECTED or reason.startswith(f"{UNDEFINED}: ") or has_parts_only(reason)
 
 
 def has_parts_only(reason: str | None) -> bool:
-    """Return whether a reason states that a sample has parts but no score. Remarks may follow, separated by `MARKS`."""
+    """Return whether a reason states that a sample has parts but no score. `MARKS` may separate it from remarks."""
     return reason is not None and reason.split(MARKS)[0] == PARTS_ONLY
 
 
 def lacks(column: str) -> str:
-    """Return the reason for a sample without a value in a column of the dataset."""
+    """Return the reason for a sample that has no value in a column of the dataset."""
     return f"{UNDEFINED}: no {column}"
 
 
 def reason_for(value: float | None, flat: bool, undefined: str, mark: str = "", parts_only: bool = False) -> str | None:
-    """Return the reason for a missing value, or a remark on a value, or None.
+    """Return the reason why a value is missing, or a remark on a value, or None.
 
     Args:
         value: Score of the sample.
         flat: Whether the sample's map is constant.
-        undefined: The metric's reason for samples without a defined score; may be empty.
+        undefined: The metric's reason for samples without a defined score, or "".
         mark: Remark on a value.
-        parts_only: Whether only the parts of the sample's score are used.
+        parts_only: Whether the metric uses only the parts of the sample's score.
     """
     if value is not None or parts_only:
         return MARKS.join(filter(None, (PARTS_ONLY if parts_only else "", FLAT if flat else "", mark))) or None

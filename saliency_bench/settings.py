@@ -1,7 +1,7 @@
-"""The settings of a run for type checkers and editors, which report errors such as `sb.run(data_set=...)`.
+"""Types for the settings of a run. With them, type checkers and editors report errors such as `sb.run(data_set=...)`.
 
-The fields are the same as in `spec.RunSpec`, which documents them; a test compares both classes. Python objects may be
-passed instead of names and files.
+The fields are those of `spec.RunSpec`, which documents them. A test compares the two. Python objects may be passed
+instead of names and files.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 
 
 class SampleSettings(TypedDict, total=False):
-    """Settings shared by `run` and `template`: the samples and their targets."""
+    """Settings that `run` and `template` share: the samples and their targets."""
 
     split: str
     target: File
@@ -52,7 +52,7 @@ class _Needed(TypedDict):
 
 
 class RunSettings(_Needed, SampleSettings, total=False):
-    """Settings of `run`, which also needs explainers or maps."""
+    """Settings of `run`. It also needs explainers or maps."""
 
     explainers: "str | Explainer | Callable[..., Any] | Sequence[str | Explainer | Callable[..., Any]]"
     maps: Mapping[str, Any] | Sequence[str] | str

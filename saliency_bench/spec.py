@@ -1,4 +1,4 @@
-"""Settings of a run as one pydantic model.
+"""Define the settings of a run as one pydantic model.
 
 The model defines the arguments of `saliency_bench.run(**settings)` and `template`, the options of their commands,
 `run.json`, `template.json` and the command line that repeats a run. To add a setting, add a field here.
@@ -39,14 +39,14 @@ NotEmpty = Annotated[str, StringConstraints(min_length=1)]
 
 
 class PythonObject(BaseModel):
-    """Python object that is passed to a run instead of a name.
+    """A Python object that is passed to a run instead of a name.
 
     Attributes:
         kind: Type of the object, such as "function".
         name: Name of the object.
         digest: Hash of the object's content.
-        code: Expression that recreates the object. It may be a variable that the user must define.
-        about: Description of this variable, as "NAME: ..."; may be empty.
+        code: Expression that recreates the object. It may be the name of a variable that the user must define.
+        about: Description of this variable, as "NAME: ...", or "".
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
@@ -77,11 +77,11 @@ def _setting(
     Args:
         about: Description of the setting, without the default.
         default: Default value. A setting without a default is required.
-        metavar: Name of the value in the help.
+        metavar: Name by which the help refers to the value.
         path: Whether the value may be a file or folder.
         repeat: Whether the option may be repeated.
-        group: Heading in the help.
-        option: Name on the command line, if different.
+        group: Heading under which the help lists the setting.
+        option: Name on the command line, if it differs from the name of the field.
         bounds: Constraints for pydantic, such as `ge=1`.
     """
     extra: dict[str, Any] = {"metavar": metavar, "path": path, "repeat": repeat, "group": group, "option": option}
@@ -91,8 +91,8 @@ def _setting(
 class RunSpec(BaseModel):
     """All settings of a run.
 
-    A template has no explainers or metrics. Names and files are strings. A Python object that is passed instead is
-    stored as a `PythonObject`.
+    The settings of a template contain no explainers or metrics. Names and files are strings. If a Python object is
+    passed instead, it is stored as a `PythonObject`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
@@ -266,10 +266,10 @@ class RunSpec(BaseModel):
 
     @classmethod
     def read(cls, settings: Mapping[str, object]) -> "RunSpec":
-        """Return the spec with these settings.
+        """Create a spec from settings.
 
         Raises:
-            UserError: A setting is unknown, missing or invalid. The message is about the first such setting.
+            UserError: A setting is unknown, missing or invalid. The message describes the first such setting.
         """
         check_names(settings)
         try:
@@ -286,7 +286,7 @@ class RunSpec(BaseModel):
             raise UserError(f"{name} ({flag(name)}) {rule}") from error
 
     def python_objects(self) -> dict[str, list[PythonObject]]:
-        """Return {setting: Python objects in its value}."""
+        """Return {setting: Python objects that its value contains}."""
         objects = {name: [v for v in _list(value) if isinstance(v, PythonObject)] for name, value in self}
         return {name: given for name, given in objects.items() if given}
 
@@ -297,16 +297,18 @@ class RunSpec(BaseModel):
 
     @property
     def computing(self) -> dict[str, Any]:
-        """Return the settings for `load_classifier` that determine the arithmetic."""
+        """Settings for `load_classifier` that affect how it computes: precision, memory format and compilation."""
         return {"precision": self.precision, "channels_last": self.channels_last, "compile": self.compile}
 
     def command(self, verb: str = "run", without: Collection[str] = (), more: Iterable[str] = ()) -> str:
-        """Return the command line that repeats this run, or the result of `call` if Python objects are used.
+        """Return the command line that repeats this run.
+
+        If Python objects are used, return the result of `call` instead.
 
         Args:
             verb: Name of the command.
             without: Settings to leave out.
-            more: Additional words.
+            more: Additional words to append.
         """
         if self.needs_python:
             return self.call()
@@ -319,12 +321,12 @@ class RunSpec(BaseModel):
         return shlex.join([*words, *more])
 
     def call(self, function: str = "run", without: Collection[str] = (), more: Iterable[str] = ()) -> str:
-        """Return the Python call that repeats this run, preceded by a comment for each object that it needs.
+        """Return the Python call that repeats this run, preceded by a comment for each object that the call needs.
 
         Args:
             function: Name of the function.
             without: Settings to leave out.
-            more: Additional arguments.
+            more: Additional arguments, as code.
         """
         objects = list(dict.fromkeys(chain.from_iterable(self.python_objects().values())))
         codes = _codes(objects)
@@ -345,17 +347,17 @@ class RunSpec(BaseModel):
         return "\n".join([*lines, *(f"    {argument}," for argument in more), ")"])
 
     def _written(self, without: Collection[str]) -> Iterator[tuple[str, Any]]:
-        """Yield (name, value) of each setting that is not in `without`."""
+        """Yield (name, value) for each setting that is not in `without`."""
         return ((name, value) for name, value in self if name not in without)
 
 
 def _list(value: Any) -> tuple:
-    """Return the values of a setting as a tuple, even if it has a single value."""
+    """Convert the value of a setting to a tuple, even if it is a single value."""
     return value if isinstance(value, tuple) else (value,)
 
 
 def _named_maps(entry: str | PythonObject, codes: Mapping[PythonObject, str]) -> tuple[str, str]:
-    """Return (name of precomputed maps, expression for the maps)."""
+    """Return (name of precomputed maps, expression that evaluates to the maps)."""
     if isinstance(entry, PythonObject):
         return entry.name, codes[entry]
     name, _, path = entry.partition("=")
@@ -363,13 +365,13 @@ def _named_maps(entry: str | PythonObject, codes: Mapping[PythonObject, str]) ->
 
 
 def one_after_the_other(commands: Iterable[str]) -> str:
-    """Join distinct commands, with blank lines between them if a command has several lines."""
+    """Join distinct commands. If a command has several lines, the commands are separated by blank lines."""
     each = list(dict.fromkeys(commands))
     return ("\n\n" if any("\n" in command for command in each) else "\n").join(each)
 
 
 def _option(name: str, values: list[str]) -> list[str]:
-    """Return the command-line words of an option and its values.
+    """Return the words that set an option on the command line.
 
     A value that begins with a dash is joined to its option by "=". Otherwise it would be parsed as an option.
     """
@@ -379,7 +381,7 @@ def _option(name: str, values: list[str]) -> list[str]:
 
 
 def _codes(objects: Iterable[PythonObject]) -> dict[PythonObject, str]:
-    """Return {object: expression}. Variables with the same name are numbered."""
+    """Return {object: expression}. If several variables have the same name, they are numbered."""
     codes: dict[PythonObject, str] = {}
     for item in objects:
         code, number = item.code or variable(item.name), 1
@@ -391,7 +393,7 @@ def _codes(objects: Iterable[PythonObject]) -> dict[PythonObject, str]:
 
 
 def variable(name: str) -> str:
-    """Return a variable name for an object of this name."""
+    """Return a valid variable name for an object with this name."""
     return "my_" + "_".join(re.findall(r"[a-z0-9]+", name.lower()))
 
 
@@ -401,25 +403,25 @@ def flag(name: str) -> str:
 
 
 def about(name: str) -> str:
-    """Return a short description of a setting, without its default."""
+    """Return a short description of a setting. It does not include the default."""
     return RunSpec.model_fields[name].description or ""
 
 
 def hint(name: str, key: str) -> Any:
-    """Return `metavar`, `path`, `repeat`, `group` or `option` of a setting; see `_setting`."""
+    """Return the property `metavar`, `path`, `repeat`, `group` or `option` of a setting; see `_setting`."""
     extra = RunSpec.model_fields[name].json_schema_extra
     return extra[key] if isinstance(extra, dict) else None
 
 
 def shown(default: object) -> str:
-    """Return a default as text for the help, or "" for an empty or false default."""
+    """Format a default for the help. An empty or false default becomes ""."""
     if default is PydanticUndefined or default is None or default is False or default == ():
         return ""
     return f" (default: {' '.join(default) if isinstance(default, tuple) else default})"
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Raise UserError for a name that is not a setting of a run, with the closest setting."""
+    """Raise UserError for a name that is not a run setting. The message suggests the closest setting."""
     for name in names:
         if name not in RunSpec.model_fields:
             raise unknown("argument", name, RunSpec.model_fields)
@@ -431,7 +433,7 @@ def takes_settings(*without: str) -> Callable[[F], F]:
     The list replaces the line `**settings: SETTINGS` under `Args:` in the docstring.
 
     Args:
-        without: Settings that the function does not have.
+        without: Names of settings that the function does not accept.
     """
 
     def decorate(function: F) -> F:
@@ -454,12 +456,12 @@ def takes_settings(*without: str) -> Callable[[F], F]:
 
 
 def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
-    """Return the parameter for a field, without a type annotation."""
+    """Return the parameter that represents a field, without a type annotation."""
     default = inspect.Parameter.empty if field.is_required() else field.default
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
 
 
 def _rule(message: str) -> str:
-    """Rephrase a message of pydantic: "Input should be ..." becomes "must be ..."."""
+    """Rephrase a message from pydantic: "Input should be ..." becomes "must be ..."."""
     message = message.removeprefix("Value error, ")
     return re.sub(r"^\w+ should", "must", message).replace("a valid string", "text").replace("tuple", "list")

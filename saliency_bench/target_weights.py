@@ -1,7 +1,7 @@
-"""Targets of maps: weights over the logits, with score = (logits * target).sum(1).
+"""Targets that maps explain: weights over the logits, with score = (logits * target).sum(1).
 
 Contrasts and groups of classes are in `saliency_bench.compute.targets`. This module does not import torch, because it
-is needed for reading results.
+is also used when results are only read.
 """
 
 from __future__ import annotations
@@ -25,15 +25,17 @@ BINARY = "binary"  # sigmoid of a single logit: two mutually exclusive classes, 
 
 @dataclass(frozen=True)
 class TargetRange:
-    """Range of a target's value, the weighted sum of class probabilities, over all images.
+    """Range of a target's value, which is a weighted sum of class probabilities, over all images.
 
-    The probabilities of a softmax sum to 1 over all classes; with a sigmoid, each probability may be 1.
+    With a softmax, the probabilities of all classes sum to 1. With a sigmoid, each probability may be 1.
 
     Attributes:
-        low: Smallest possible sum_k w_k p_k.
-        high: Largest possible sum_k w_k p_k.
-        a: Largest possible p_A, the summed probability of the classes with a positive weight; 0 if there are none.
-        b: Largest possible p_B, the summed probability of the classes with a negative weight; 0 if there are none.
+        low: Minimum possible value of sum_k w_k p_k.
+        high: Maximum possible value of sum_k w_k p_k.
+        a: Maximum possible value of p_A, the summed probability of the classes with a positive weight. 0 if there are
+            none.
+        b: Maximum possible value of p_B, the summed probability of the classes with a negative weight. 0 if there are
+            none.
     """
 
     low: float
@@ -43,13 +45,13 @@ class TargetRange:
 
     @classmethod
     def of_classes(cls, plus: int, minus: int, activation: str = "softmax") -> TargetRange:
-        """Return the range of targets with +1 on up to `plus` classes and -1 on up to `minus` classes."""
+        """Return the range of targets with weight +1 on up to `plus` classes and -1 on up to `minus` classes."""
         a, b = (float(count if activation == "sigmoid" else min(count, 1)) for count in (plus, minus))
         return cls(0 - b, a, a, b)  # 0 - b avoids -0.0
 
     @classmethod
     def of_weights(cls, weights: np.ndarray, activation: str = "softmax") -> TargetRange:
-        """Return the range of targets (B, K) with any weights."""
+        """Return the range of targets (B, K) with arbitrary weights."""
         # A softmax is extreme if one class has all probability, a sigmoid if all classes of one sign have p = 1.
         sides = np.maximum(weights, 0), np.maximum(-weights, 0)
         together = np.sum if activation == "sigmoid" else np.max
@@ -62,7 +64,7 @@ PLAIN_CONTRAST = TargetRange.of_classes(1, 1)
 
 
 def one_hot(labels: int | Iterable[int] | Tensor, classes: int) -> Target:
-    """Return targets (B, K) with +1 on each sample's class, for the question "why A?"."""
+    """Return targets (B, K) with +1 on each sample's class. They answer the question "why A?"."""
     return class_rows(labels, classes)
 
 
@@ -70,14 +72,14 @@ def activation_of(classifier: object) -> str:
     """Return the activation that turns the logits of a classifier into probabilities.
 
     Returns:
-        "softmax" if the classes are mutually exclusive, and for a module that declares no activation; "sigmoid" if
+        "softmax" if the classes are mutually exclusive, or if the module declares no activation; "sigmoid" if the
         classes are independent, as in multi-label heads; "binary" for the two classes of a single logit.
     """
     return getattr(classifier, "activation", "softmax")
 
 
 def probabilities(logits: Tensor, activation: str = "softmax") -> Tensor:
-    """Return the probabilities (B, K) of logits (B, K) for a classifier's activation.
+    """Convert logits (B, K) to probabilities (B, K) with a classifier's activation.
 
     Raises:
         UserError: The activation is unknown, or it is a softmax of a single logit, which is always 1.
@@ -92,12 +94,12 @@ def probabilities(logits: Tensor, activation: str = "softmax") -> Tensor:
 
 
 def asked_activation(activation: str) -> str:
-    """Return the value of the setting `activation` that corresponds to a classifier's activation."""
+    """Return the value of the setting `activation` that selects this activation."""
     return "sigmoid" if activation == BINARY else activation
 
 
 def two_classes(logit: Tensor) -> Tensor:
-    """Return the logits [-z, z], (B, 2), of the two classes of a network with a single logit z (B, 1).
+    """Convert a single logit z (B, 1) to the logits [-z, z], (B, 2), of the network's two classes.
 
     Their probabilities are sigmoid(-z) = 1 - sigmoid(z) and sigmoid(z). A map of class 0 therefore explains the weight
     -1 on z.
@@ -110,7 +112,7 @@ def two_classes(logit: Tensor) -> Tensor:
 
 
 def two_weights(weight: Tensor) -> Target:
-    """Return weights (B, 1) of a single logit as non-negative weights (B, 2) of its two classes."""
+    """Convert weights (B, 1) on a single logit to non-negative weights (B, 2) on its two classes."""
     import torch
 
     return torch.cat([(-weight).clamp(min=0), weight.clamp(min=0)], dim=1)
@@ -139,12 +141,12 @@ def score(logits: Tensor, target: Target, on: str = "logit", classifier: object 
 
 
 def weighs_infinite(logits: Tensor, target: Target) -> np.ndarray:
-    """Return whether each target has a weight on an infinite logit, such as that of a masked-out class, bool (B,)."""
+    """Return which targets have a weight on an infinite logit, such as that of a masked-out class, bool (B,)."""
     return (logits.isinf() & (target.to(logits.device) != 0)).any(dim=1).cpu().numpy()
 
 
 def no_probabilities(logits: Tensor, activation: str = "softmax") -> np.ndarray:
-    """Return whether each row of logits (B, K) has no probabilities, bool (B,).
+    """Return for which rows of logits (B, K) no probabilities are defined, bool (B,).
 
     A softmax is undefined if a logit is NaN or infinity, or if all logits are -infinity. A single class at -infinity
     has the probability 0. A sigmoid is undefined only for NaN.
@@ -153,7 +155,7 @@ def no_probabilities(logits: Tensor, activation: str = "softmax") -> np.ndarray:
 
 
 def recognised(p: np.ndarray, right: np.ndarray, activation: str = "softmax") -> np.ndarray:
-    """Return whether the classifier is right, bool (...).
+    """Return for which samples the classifier is right, bool (...).
 
     With a softmax, the classifier is right if its top class (the lowest index in a tie) is correct. With a sigmoid, it
     is right if a correct class has p > 0.5.
@@ -170,7 +172,7 @@ def recognised(p: np.ndarray, right: np.ndarray, activation: str = "softmax") ->
 
 
 def expand(target: Target, images: Images) -> Target:
-    """Expand a target with a row per image, or one row for all, to (B, K).
+    """Expand a target, which has one row per image or a single row for all images, to (B, K).
 
     Raises:
         UserError: The shape of the target is wrong, or its weights are not finite.
@@ -189,7 +191,7 @@ def expand(target: Target, images: Images) -> Target:
 
 
 def class_indices(members: int | Iterable[int] | Tensor, classes: int) -> Tensor:
-    """Return the indices of a class or a group of classes, int (n,).
+    """Return the indices that a class or a group of classes consists of, int (n,).
 
     Raises:
         UserError: The group is empty, or an index is not below `classes`.
@@ -205,7 +207,7 @@ def class_indices(members: int | Iterable[int] | Tensor, classes: int) -> Tensor
 
 
 def class_rows(labels: int | Iterable[int] | Tensor, classes: int) -> Target:
-    """Return a one-hot row of length `classes` for each label."""
+    """Return, for each label, a one-hot row of length `classes`."""
     import torch
 
     return torch.nn.functional.one_hot(class_indices(labels, classes), classes).float()

@@ -1,4 +1,4 @@
-"""Wrap output to the width of the terminal, with colour if the terminal supports it.
+"""Wrap output to the width of the terminal, and colour it if the terminal supports this.
 
 Output to files and pipes is plain text without colour. `NO_COLOR` and `TERM=dumb` disable colour.
 """
@@ -19,7 +19,7 @@ ITEM = r"(?m)^ {2,4}[a-z][\w.:/-]*(?=  )"
 
 
 class Help(HelpFormatter):
-    """Help formatter with the width of the terminal."""
+    """Help formatter that uses the width of the terminal."""
 
     def __init__(self, prog: str):
         super().__init__(prog, width=min(get_terminal_size().columns, WIDEST) - 2)
@@ -28,12 +28,11 @@ class Help(HelpFormatter):
         return fitted(text, width)
 
     def _split_lines(self, text: str, width: int) -> list[str]:
-        """Return the lines of the text, wrapped without breaks at hyphens."""
         return wrap(" ".join(text.split()), width, break_on_hyphens=False)
 
 
 def show_help(text: str) -> None:
-    """Print help. On a terminal, headings are bold and options are coloured."""
+    """Print a help text. On a terminal, headings are bold and options are coloured."""
     if (console := console_of(sys.stdout)) is None:
         print(text.rstrip("\n"))
         return
@@ -47,7 +46,7 @@ def show_help(text: str) -> None:
 
 
 def show_table(rows: Sequence[Sequence[str]], console: Any) -> None:
-    """Print a table with a header row, as wide as the console. Cells marked as best are green."""
+    """Print a table with a header row, as wide as the console. Cells that are marked as best are green."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
@@ -62,7 +61,7 @@ def show_table(rows: Sequence[Sequence[str]], console: Any) -> None:
 
 
 def console_of(stream: TextIO) -> Any:
-    """Return a rich console for a terminal, or None for a file or pipe."""
+    """Return a rich console if the stream is a terminal, or None if it is a file or pipe."""
     if not stream.isatty():
         return None
     from rich.console import Console
@@ -71,7 +70,7 @@ def console_of(stream: TextIO) -> Any:
 
 
 def narrower_than(text: str, stream: TextIO) -> Any:
-    """Return a colourless `rich` Console as wide as the terminal, or None if the text already fits."""
+    """Return a colourless rich console that is as wide as the terminal, or None if the text already fits."""
     width = get_terminal_size((UNLIMITED, 0)).columns
     if max(map(len, text.splitlines()), default=0) <= width:
         return None
@@ -81,7 +80,7 @@ def narrower_than(text: str, stream: TextIO) -> Any:
 
 
 def required_usage(parser: ArgumentParser) -> str:
-    """Return a usage line with the required arguments, then "[options]" for all other arguments."""
+    """Return a usage line with the required arguments, followed by "[options]" for all other arguments."""
     words = [parser.prog]
     for action in parser._actions:
         choices = "|".join(action.choices or ())
@@ -94,18 +93,18 @@ def required_usage(parser: ArgumentParser) -> str:
 
 
 def _count(action: Action, name: str) -> str:
-    """Return the value of an option in the notation of a usage line."""
+    """Return the value of an option in the notation that usage lines use."""
     return {"+": f"{name} [{name} ...]", "*": f"[{name} ...]", "?": f"[{name}]"}.get(str(action.nargs), name)
 
 
 def fitted(text: str, width: int | None = None) -> str:
-    """Return text wrapped to a width.
+    """Wrap text to a width.
 
-    Prose is rewrapped, rows of tables continue below their last column, and examples are unchanged.
+    Prose is rewrapped, long rows of tables continue below their last column, and examples are not changed.
 
     Args:
         text: Text to wrap.
-        width: Number of columns. None: the terminal's width, or no limit for a file or pipe.
+        width: Number of columns. If None, this is the terminal's width, or unlimited for a file or pipe.
     """
     width = get_terminal_size((UNLIMITED, 0)).columns if width is None else width
     blocks = _blocks(text.splitlines())
@@ -113,7 +112,10 @@ def fitted(text: str, width: int | None = None) -> str:
 
 
 def _blocks(lines: list[str]) -> Iterator[tuple[str, int | None]]:
-    """Yield (paragraph, list item or table row in one line; indent of the next lines, or None to keep it unchanged)."""
+    """Yield (paragraph, list item or table row as one line; indent of its continuation lines).
+
+    If a block must not be rewrapped, the indent is None.
+    """
     block, hanging, example = "", 0, False
     for line in lines:
         example = bool(line) and (example or line == "example:")

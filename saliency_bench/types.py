@@ -1,4 +1,7 @@
-"""Types shared by all layers. Shapes: B samples, K classes, H x W pixels of the prepared frame.
+"""Types that all layers share.
+
+In shapes, B is the number of samples, K the number of classes, and H x W the size of the prepared frame, which is
+the image after the classifier's resizing and cropping.
 
 Images   Float (B, 3, H, W) in [0, 1]: the classifier's input before normalisation (the prepared frame)
 Target   Float (B, K) or (1, K): weights over the logits (see `targets`)
@@ -26,15 +29,15 @@ OnWeighted = Literal["logit", "probability", "weighted"]
 
 
 class Averaged(NamedTuple):
-    """Maps of an explainer that averages random draws, with the maps of two halves of the draws.
+    """Maps of an explainer that averages random draws, with separate maps for two halves of the draws.
 
     The reliability of the maps is estimated from the two halves (`maps.reliability`).
 
     Attributes:
-        maps: Maps of all draws, of shape (B, H, W).
-        even: Maps of only the even-numbered draws, up to a constant factor, of shape (B, H, W).
-        odd: Maps of only the odd-numbered draws, up to a constant factor, of shape (B, H, W).
-        draws: Number of draws, or the number of draws of each map, int (B,).
+        maps: Maps averaged over all draws, of shape (B, H, W).
+        even: Maps averaged over the even-numbered draws, up to a constant factor, of shape (B, H, W).
+        odd: Maps averaged over the odd-numbered draws, up to a constant factor, of shape (B, H, W).
+        draws: Number of draws for every map, or one number per map, int (B,).
     """
 
     maps: Maps
@@ -45,25 +48,26 @@ class Averaged(NamedTuple):
 
 @dataclass(frozen=True)
 class Column:
-    """Additional column of a dataset.
+    """An additional column of a dataset.
 
     Attributes:
-        values: Prepared pictures, float (B, 3, H, W), or a list of other values.
-        lacking: For each sample, the reason for a missing value (the picture is then black), or None.
+        values: Preprocessed images, float (B, 3, H, W), or a list of other values.
+        lacking: For each sample, the reason why the value is missing, or None. In place of a missing image, there is a
+            black one.
     """
 
     values: Tensor | list
     lacking: list[str | None]
 
     def part(self, kept: Sequence[int]) -> "Column":
-        """Return a copy of the column with only these samples."""
+        """Return a copy of the column that contains only these samples."""
         values = self.values[kept] if isinstance(self.values, Tensor) else [self.values[index] for index in kept]
         return Column(values, [self.lacking[index] for index in kept])
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Samples in the prepared frame.
+    """A batch of preprocessed samples.
 
     Attributes:
         images: Images, float (B, 3, H, W).
@@ -86,7 +90,7 @@ class Batch:
         return len(self.ids)
 
     def part(self, kept: Sequence[int]) -> "Batch":
-        """Return the batch with only these samples."""
+        """Return a batch that contains only these samples."""
         return Batch(
             self.images[kept],
             self.masks[kept],
@@ -99,14 +103,15 @@ class Batch:
 
 @dataclass(frozen=True)
 class Samples:
-    """Samples of a run that could be read. Every attribute has one entry per sample, in the same order.
+    """Samples of a run that could be read. All attributes have one entry per sample, in the same order.
 
     Attributes:
         positions: Positions of the samples in the run, ascending.
         rows: Dicts with image_id, label, group and every scalar column of the dataset; after prediction, rows of
             `records.PREDICTIONS`.
-        batch: The prepared samples.
-        rows_of_other: Predictions of the other model; None if there is no other model or it has not predicted yet.
+        batch: The preprocessed samples.
+        rows_of_other: Predictions of the run's other model, or None if there is no other model or it has not predicted
+            yet.
     """
 
     positions: list[int]
@@ -118,7 +123,7 @@ class Samples:
         return len(self.positions)
 
     def at(self, positions: Collection[int]) -> "Samples | None":
-        """Return the samples at these positions of the run, or None if there are no such samples."""
+        """Return the samples at these positions in the run, or None if there are none."""
         wanted = set(positions)
         kept = [index for index, position in enumerate(self.positions) if position in wanted]
         if len(kept) == len(self):

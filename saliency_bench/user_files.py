@@ -1,7 +1,7 @@
-"""Functions in the user's own files, used instead of a name: `./mine.py:my_method`, `./mine.py:my_method:sigma=3`.
+"""Functions in the user's own files, given in place of a name: `./mine.py:my_method`, `./mine.py:my_method:sigma=3`.
 
-The file can import files in the same folder, as if it were run with `python mine.py`. Only strings in the user's own
-commands, calls and suites are treated in this way, never strings from result files or submissions.
+The file can import files in its own folder, as if it were run with `python mine.py`. Only strings in the user's own
+commands, calls and suites can refer to such files, never strings from result files or submissions.
 """
 
 import ast
@@ -20,12 +20,12 @@ WRITTEN = re.compile(r"(?P<file>.+\.py)(?::(?P<function>[^:]*)(?::(?P<options>.*
 
 
 def is_in_file(text: str) -> bool:
-    """Return whether a string has the form FILE.py or FILE.py:FUNCTION, rather than being a registered name."""
+    """Return whether a string has the form FILE.py or FILE.py:FUNCTION, and is therefore not a registered name."""
     return WRITTEN.fullmatch(text) is not None
 
 
 def check(text: str) -> None:
-    """Check that the file and the function in a string exist, without importing anything.
+    """Check that the file and the function that a string refers to exist. Nothing is imported.
 
     Raises:
         UserError: The file or the function does not exist.
@@ -49,7 +49,7 @@ def check(text: str) -> None:
 
 
 def function_of(text: str) -> tuple[Callable[..., Any], dict[str, object]]:
-    """Return (function, options) of a string such as "FILE.py:FUNCTION:option=value".
+    """Return (function, options) for a string such as "FILE.py:FUNCTION:option=value".
 
     Raises:
         UserError: The file cannot be imported or does not contain the function.
@@ -63,30 +63,30 @@ def function_of(text: str) -> tuple[Callable[..., Any], dict[str, object]]:
 
 
 def options_of(text: str) -> dict[str, object]:
-    """Return the options in a string, without importing anything."""
+    """Return the options in a string. Nothing is imported."""
     _, name, written = _parts(text)
     return options.parse(f"{name}:{written}")[1]
 
 
 def without_options(text: str) -> str:
-    """Return the file and the function in a string, without the options."""
+    """Remove the options from a string, so that only the file and the function remain."""
     match = WRITTEN.fullmatch(text)
     assert match is not None, text
     return f"{match['file']}:{match['function'] or ''}"
 
 
 def _parts(text: str) -> tuple[Path, str, str]:
-    """Return (file, function, options) of a string, with "" for missing parts."""
+    """Split a string into (file, function, options). Missing parts are ""."""
     match = WRITTEN.fullmatch(text)
     assert match is not None, text
     return Path(match["file"]).expanduser(), (match["function"] or "").strip(), match["options"] or ""
 
 
 def _imported(path: Path) -> ModuleType:
-    """Import a file, unless it is already imported, and return the module.
+    """Import a file, unless it has already been imported, and return the module.
 
     Raises:
-        UserError: The file raises an error, or another module has the same name.
+        UserError: The file raises an error, or a different module has the same name.
     """
     name = path.stem
     if (known := sys.modules.get(name)) is not None:

@@ -27,4 +27,4 @@ from saliency_bench.compute.scoring.evaluate_shell import CurveShell
 
 
 class SaliencyCauc(CurveShell, evaluate.Metric):
-    """Declared in score.py."""
+    """Wrapper for `evaluate`. The metric itself is declared in score.py."""

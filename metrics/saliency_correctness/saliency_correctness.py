@@ -31,4 +31,4 @@ from saliency_bench.compute.scoring.evaluate_shell import ExplainerShell
 
 
 class SaliencyCorrectness(ExplainerShell, evaluate.Metric):
-    """Declared in score.py."""
+    """Wrapper for `evaluate`. The metric itself is declared in score.py."""

@@ -23,7 +23,7 @@ from .score import saliency_crowd_auc
 
 
 class SaliencyCrowdAuc(MapOnlyShell, evaluate.Metric):
-    """Declared in score.py."""
+    """Wrapper for `evaluate`. The metric itself is declared in score.py."""
 
     INPUTS = """predictions: the exposures (N,) at which the judgements were first correct, as shares of the pixels:
         above 0 and at most 1. None for a judgement that ended without a correct answer."""

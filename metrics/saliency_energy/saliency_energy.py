@@ -18,6 +18,6 @@ from .score import saliency_energy
 
 
 class SaliencyEnergy(MapShell, evaluate.Metric):
-    """Declared in score.py."""
+    """Wrapper for `evaluate`. The metric itself is declared in score.py."""
 
     function = staticmethod(saliency_energy)

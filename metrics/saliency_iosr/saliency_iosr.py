@@ -19,6 +19,6 @@ from .score import saliency_iosr
 
 
 class SaliencyIosr(MapShell, evaluate.Metric):
-    """Declared in score.py."""
+    """Wrapper for `evaluate`. The metric itself is declared in score.py."""
 
     function = staticmethod(saliency_iosr)

@@ -19,7 +19,7 @@ from .score import saliency_miou, saliency_miou_sweep
 
 
 class SaliencyMiou(SweepShell, evaluate.Metric):
-    """Declared in score.py."""
+    """Wrapper for `evaluate`. The metric itself is declared in score.py."""
 
     function = staticmethod(saliency_miou)
     sweep = staticmethod(saliency_miou_sweep)

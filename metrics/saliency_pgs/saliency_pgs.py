@@ -33,4 +33,4 @@ from saliency_bench.compute.scoring.evaluate_shell import ExplainerShell
 
 
 class SaliencyPgs(ExplainerShell, evaluate.Metric):
-    """Declared in score.py."""
+    """Wrapper for `evaluate`. The metric itself is declared in score.py."""

@@ -21,6 +21,6 @@ from .score import saliency_pointing_game
 
 
 class SaliencyPointingGame(MapShell, evaluate.Metric):
-    """Declared in score.py."""
+    """Wrapper for `evaluate`. The metric itself is declared in score.py."""
 
     function = staticmethod(saliency_pointing_game)

@@ -19,7 +19,7 @@ from .score import saliency_precision, saliency_precision_sweep
 
 
 class SaliencyPrecision(SweepShell, evaluate.Metric):
-    """Declared in score.py."""
+    """Wrapper for `evaluate`. The metric itself is declared in score.py."""
 
     function = staticmethod(saliency_precision)
     sweep = staticmethod(saliency_precision_sweep)

@@ -19,7 +19,7 @@ from .score import saliency_recall, saliency_recall_sweep
 
 
 class SaliencyRecall(SweepShell, evaluate.Metric):
-    """Declared in score.py."""
+    """Wrapper for `evaluate`. The metric itself is declared in score.py."""
 
     function = staticmethod(saliency_recall)
     sweep = staticmethod(saliency_recall_sweep)

@@ -25,4 +25,4 @@ from saliency_bench.compute.scoring.evaluate_shell import CurveShell
 
 
 class SaliencyRoae(CurveShell, evaluate.Metric):
-    """Declared in score.py."""
+    """Wrapper for `evaluate`. The metric itself is declared in score.py."""

@@ -14,4 +14,4 @@ from saliency_bench.compute.scoring.evaluate_shell import AreaShell
 
 
 class SaliencyRoar(AreaShell, evaluate.Metric):
-    """Declared in score.py."""
+    """Wrapper for `evaluate`. The metric itself is declared in score.py."""

@@ -1,1 +1,1 @@
-"""Boards: templates for maps, and the format, checks, ranking and recomputation of submissions."""
+"""Boards: templates for maps, the submission format, and the checking, ranking and recomputation of submissions."""

@@ -46,7 +46,7 @@ TOO_MANY = f"the board ranks at most {MOST_CHECKED} comparable rows whose explai
 
 
 class Refused(NamedTuple):
-    """An invalid submission, or an invalid file of the board's owner, with a one-line reason."""
+    """An invalid submission, or an invalid file written by the board's owner, with a one-line reason."""
 
     folder: str
     line: str
@@ -57,7 +57,7 @@ class Refused(NamedTuple):
 
 @dataclass(frozen=True)
 class Contradiction(Conflict):
-    """A conflict between two submissions, with their submitters and folders."""
+    """A conflict between two submissions, with the submitters and folders of both."""
 
     submitters: tuple[str, str]
     folders: tuple[str, str]
@@ -76,12 +76,12 @@ class Contradiction(Conflict):
 
 @dataclass(frozen=True, repr=False)
 class Board:
-    """All submissions of a results repository.
+    """All submissions in a results repository.
 
     Attributes:
         rows: One row per cell, or several if submissions have different values for the cell.
         conflicts: Pairs of rows that contradict each other.
-        refused: Invalid submissions and invalid files of the board's owner, with the reasons.
+        refused: Invalid submissions, and invalid files written by the board's owner, with the reasons.
         results: {folder: `Result`} of all valid submissions.
     """
 
@@ -138,7 +138,7 @@ def read_board(root: Path, folders: Sequence[str], owners: Known, problems: Sequ
         root: Root folder of the results.
         folders: Folders of the submissions, relative to `root`.
         owners: Facts that the owner of the board vouches for.
-        problems: A message for each invalid file of the owner.
+        problems: A message for each invalid file written by the owner.
     """
     board = Board([], [], [Refused(line.partition(" ")[0].rstrip(":"), line) for line in problems])
     groups = _groups(folders)
@@ -161,7 +161,7 @@ def read_board(root: Path, folders: Sequence[str], owners: Known, problems: Sequ
 
 
 def _groups(folders: Sequence[str]) -> list[list[str]]:
-    """Group the folders by the hashes of dataset and model, because submitters name datasets and models differently."""
+    """Group the folders by dataset hash and model hash. Names are not used, because they differ between submitters."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for folder in folders:
         groups.setdefault(tuple(level.rpartition("-")[2] for level in folder.split("/")[:2]), []).append(folder)
@@ -169,7 +169,7 @@ def _groups(folders: Sequence[str]) -> list[list[str]]:
 
 
 def _read_ahead(root: Path, folders: Sequence[str], owners: Known) -> Iterator[Future[tuple[str, CheckedSubmission]]]:
-    """Yield a future of `read_folder` for each folder, in order. Threads read the next folders in advance."""
+    """For each folder, in order, yield a future of its `read_folder` call. Threads read the next folders in advance."""
     coming: deque[Future[tuple[str, CheckedSubmission]]] = deque()
     readers = min(cores(), 4)  # each thread starts a child process
     with _threads(readers) as pool:
@@ -192,7 +192,7 @@ def _threads(count: int) -> Iterator[ThreadPoolExecutor]:
 def _add_group(
     board: Board, group: Iterable[tuple[str, Future[tuple[str, CheckedSubmission]]]], owners: Known
 ) -> list[list[BoardEntry]]:
-    """Add the submissions for one dataset and model to the board, and return them in groups of comparable rows.
+    """Add the submissions for one dataset and model to the board. Return their rows in groups of comparable rows.
 
     The scores stay in memory only until the rows are ranked, so memory use does not grow with the board.
     """
@@ -218,7 +218,7 @@ def _add_group(
 def _candidate(
     cell: CellResult, submission: CheckedSubmission, folder: str, content: str, owners: Known, ids: CellIds
 ) -> BoardEntry:
-    """Return the row for a cell, before ranking.
+    """Return the row for a cell. The row has not been ranked yet.
 
     Args:
         cell: The cell.
@@ -226,7 +226,7 @@ def _candidate(
         folder: Folder of the submission (`Result.folder`). Its name contains a hash of all cells.
         content: Hash of the submission's files.
         owners: Facts that the owner of the board vouches for.
-        ids: Ids of the submission's settings.
+        ids: Hashes that identify the submission's settings.
     """
     result, setting = submission.result, submission.result.setting
     dataset, model = owners.datasets.get((setting.fingerprint, setting.split)), owners.models.get(setting.classifier)
@@ -275,7 +275,7 @@ def _trust(
 
 
 def _join(rows: list[BoardEntry], new: BoardEntry) -> None:
-    """Add a row to the rows of its cell, or merge it with a row that has equal scores for the same samples."""
+    """Add a row to the rows of its cell, or merge it with a row that has the same scores for the same samples."""
     for index, other in enumerate(rows):
         if agree(new, other):
             # Put the row with the better status first, because the other fields are copied from the first row.
@@ -288,7 +288,7 @@ def _join(rows: list[BoardEntry], new: BoardEntry) -> None:
 
 
 def _conflicts(cells: Iterable[Sequence[BoardEntry]]) -> list[Contradiction]:
-    """Return the conflicts between rows of the same cell, comparing each pair of submissions once."""
+    """Return the conflicts between rows of the same cell. Each pair of submissions is compared only once."""
     pairs: dict[tuple[str, str], tuple[CheckedSubmission, CheckedSubmission]] = {}
     shared: dict[tuple[str, str], set[str]] = {}
     for rows in cells:
@@ -305,7 +305,7 @@ def _conflicts(cells: Iterable[Sequence[BoardEntry]]) -> list[Contradiction]:
 
 
 def contradictions(first: CheckedSubmission, second: CheckedSubmission) -> list[Contradiction]:
-    """Return the conflicts between two submissions on their common samples."""
+    """Return the conflicts between two submissions on the samples that both contain."""
     return [
         Contradiction(
             **vars(conflict),
@@ -351,7 +351,7 @@ def _to_rank(rows: list[BoardEntry]) -> list[BoardEntry]:
 
 
 def _not_comparable(candidate: BoardEntry, rivals: Sequence[BoardEntry]) -> str:
-    """Return the reason why a row cannot be compared with any other row, or ""."""
+    """Return the reason why a row cannot be compared with any of the `rivals`, or ""."""
     if known_metric(candidate.row.cell) is None:
         return "this version of saliency-bench does not contain the metric"
     ids = set(candidate.submission.recorded.ids)

@@ -1,7 +1,7 @@
 """Check a submission against its records and against the package's metrics and explainers.
 
-A submission is rejected if one of its numbers does not follow from its records. For explainers and metrics of the
-package, the package, not the submission, determines the displayed name, the direction, the range, and whether an
+A submission is rejected if one of its numbers does not follow from its records. For the package's own explainers and
+metrics, the package (not the submission) determines the displayed name, the direction, the range, and whether an
 explainer is a baseline.
 """
 
@@ -40,7 +40,7 @@ LOADED = 1000  # size of the cache of explainers and metrics, which many rows of
 
 @dataclass(frozen=True)
 class CheckedSubmission:
-    """A submission that agrees with its records. `cells` are computed from the records."""
+    """A submission that agrees with its records, from which `cells` are computed."""
 
     result: Result
     cells: list[CellResult]
@@ -48,7 +48,7 @@ class CheckedSubmission:
 
 
 def known_explainer(cell: CellKey) -> Explainer | None:
-    """Return the package's explainer with the cell's name, options and version, or None."""
+    """Return the package's explainer that matches the cell's explainer name, options and version, or None."""
     if cell.explainer not in _names("explainers"):
         return None
     try:
@@ -59,7 +59,7 @@ def known_explainer(cell: CellKey) -> Explainer | None:
 
 
 def known_metric(cell: CellKey) -> Metric | None:
-    """Return the package's metric with the cell's name, options and version, or None.
+    """Return the package's metric that matches the cell's metric name, options and version, or None.
 
     Raises:
         UserError: This version of the metric does not accept these options.
@@ -91,7 +91,10 @@ def _names(kind: str) -> frozenset[str]:
 
 @lru_cache(LOADED)
 def _explainer(name: str, chosen: str) -> Explainer:
-    """Load an explainer. `chosen` contains its options as JSON, because a cache needs hashable arguments."""
+    """Load an explainer.
+
+    `chosen` contains its options as JSON, because the arguments of a cached function must be hashable.
+    """
     return registered_explainer(name, **json.loads(chosen))
 
 
@@ -104,7 +107,7 @@ def _derived_key(cell: CellResult, metric: Metric | None) -> CellKey:
     """Return a cell's key with the properties that the package declares for the explainer and the metric.
 
     Unknown explainers and metrics are displayed with their name and options. If the package has an explainer or metric
-    with a similar name, the version is displayed too, to distinguish the two.
+    with a similar name, the version is displayed too, so that readers can tell the two apart.
     """
     explainer = known_explainer(cell)
     about = {name: getattr(cell, name) for name in CellKey.model_fields}
@@ -132,12 +135,15 @@ def _taken() -> frozenset[str]:
 
 
 def _plain(name: str) -> str:
-    """Normalise a name; for example, "Grad-CAM" becomes "gradcam"."""
+    """Normalise a name. For example, "Grad-CAM" becomes "gradcam"."""
     return re.sub(r"[._-]", "", name.casefold())
 
 
 def read_checked(folder: Path) -> CheckedSubmission:
-    """Read and check the submission in a folder. The UserError for invalid content names the file and the field."""
+    """Read and check the submission in a folder.
+
+    If its content is invalid, raise a UserError that names the file and the field.
+    """
     result = read_result(folder / RESULT)
     try:
         return checked(result, read_recorded(result, folder / RECORDS), folder / RECORDS)
@@ -219,7 +225,7 @@ def _compare(derived: CellResult, stated: CellResult, path: Path) -> None:
 def _check_numbers(
     names: Iterable[str], derived: CellResult | PartResult, stated: CellResult | PartResult, where: str, path: Path
 ) -> None:
-    """Raise UserError if a number of a cell or part differs from the derived number by more than a rounding error.
+    """Raise UserError if a number in a cell or part differs from the derived number by more than a rounding error.
 
     The intervals in older submissions are not widened for rare extreme scores that a sample may have missed. The ends
     of these intervals are not compared, and the board displays the derived intervals instead.
@@ -264,7 +270,7 @@ def _check_scores(cell: CellResult, metric: Metric | None, outcome: Outcome, pat
 
 
 def _part_names(metric: Metric) -> list[str]:
-    """Return the names of a metric's parts, or [] if they depend on the classifier, which is not available here."""
+    """Return the names of a metric's parts, or [] if they depend on the classifier, because it is not available."""
     try:
         return list(metric.parts(None))
     except UserError:
@@ -301,7 +307,7 @@ def _checked_metric(cell: CellResult, ids: CellIds, path: Path) -> Metric | None
 
 
 def _versioned(cell: CellKey) -> tuple[str, str, int | str]:
-    """Return the name, options and version of an explainer, which identify it."""
+    """Return the name, options and version of a cell's explainer. Together, they identify the explainer."""
     return cell.explainer, _text_of(cell.explainer_options), cell.explainer_version
 
 
@@ -313,7 +319,7 @@ def _target_ranges(setting: Identity) -> list[TargetRange]:
     """Return the possible target ranges of a run, or [] if unknown.
 
     A target file contains either contrasts, or classes and groups of classes, so a softmax has two possible ranges.
-    With a sigmoid, a target can combine any number of classes, so the range is unknown.
+    With a sigmoid, a target can combine any number of classes, so the range cannot be derived.
     """
     if setting.target_range is not None:
         return [setting.target_range]

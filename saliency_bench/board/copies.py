@@ -1,4 +1,4 @@
-"""Find equal scores in two submissions: they indicate repeated rows, or maps that were copied and renamed."""
+"""Find identical scores in two submissions. They indicate repeated rows, or maps that were copied and renamed."""
 
 from collections.abc import Iterable
 
@@ -11,7 +11,7 @@ from saliency_bench.read.identity import CellIds
 
 
 def covers(other: ScoredCell, cell: ScoredCell) -> bool:
-    """Return whether `other` contains all samples of `cell` with the same groups and equal scores (up to rounding)."""
+    """Return whether `other` contains all samples of `cell`, with the same groups and (up to rounding) scores."""
     ours, theirs = cell.submission.recorded, other.submission.recorded
     if ours.ids == theirs.ids:
         return ours.groups == theirs.groups and bool(same(cell.scores, other.scores).all())
@@ -22,12 +22,12 @@ def covers(other: ScoredCell, cell: ScoredCell) -> bool:
 
 
 def agree(first: ScoredCell, second: ScoredCell) -> bool:
-    """Return whether two cells have equal scores for the same samples."""
+    """Return whether two cells have the same scores for the same samples."""
     return len(first.scores) == len(second.scores) and covers(first, second)
 
 
 def other_names(method: ScoredCell, others: Iterable[ScoredCell]) -> list[str]:
-    """Return "NAME by SUBMITTER" for each method with a different name and exactly the same scores.
+    """Return "NAME by SUBMITTER" for each method that has a different name but exactly the same scores.
 
     Explainers of the package are not compared. Constant scores are not compared either, because different methods can
     have the same constant score.
@@ -52,7 +52,7 @@ def other_names(method: ScoredCell, others: Iterable[ScoredCell]) -> list[str]:
 
 
 def notes(submission: CheckedSubmission, published: Iterable[CheckedSubmission]) -> list[str]:
-    """Return messages about cells whose scores already occur in `published` submissions for this dataset and model."""
+    """Return messages about cells whose scores already occur in one of the `published` submissions."""
     published = list(published)
     lines = []
     for other in published:

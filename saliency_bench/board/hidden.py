@@ -1,9 +1,10 @@
 """The hidden track of a board: maps are scored with masks that only the owner of the board has.
 
-An unlimited number of exact scores would reveal the masks. Therefore, each submitter is limited to `PER_DAY` attempt
-per day and `PER_WEEK` attempts in seven days. An attempt scores one submitted method, or explainers of the package, on
-all images. A value is rounded to `STEP` of the metric's range. With n < 200 images, it is rounded to 2/n of the range,
-which is twice the maximum effect of one image. Intervals are rounded outwards.
+An unlimited number of exact scores would reveal the masks. Therefore, each submitter is limited to `PER_DAY` attempts
+per day and `PER_WEEK` attempts per seven days. An attempt scores one submitted method, or one or more of the package's
+explainers, on all images. Published scores are rounded to multiples of `STEP` times the metric's range. With n < 200
+images, they are rounded to multiples of 2/n times the range, which is twice the maximum effect of one image. Intervals
+are rounded outwards.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -33,7 +34,7 @@ TINY = 1e-9  # share of a step, added because 0.29 / 0.01 is just below 29 in fl
 
 
 def kept_masks(location: str, api: HfApi) -> Path:
-    """Return the folder with the hidden masks. If `location` is a private repository, download it.
+    """Return the folder that contains the hidden masks. If `location` is a private repository, download it.
 
     Raises:
         UserError: The repository does not exist or is public.
@@ -53,7 +54,7 @@ def kept_masks(location: str, api: HfApi) -> Path:
 
 
 def rounded(cell: CellResult) -> HiddenScore | None:
-    """Return the score of a cell, rounded for publication, or None if it has no score."""
+    """Return the score of a cell, rounded for publication, or None if the cell has no score."""
     if cell.value is None or not cell.n:
         return None
     low, high = cell.limits
@@ -68,13 +69,13 @@ def rounded(cell: CellResult) -> HiddenScore | None:
 
 
 def _clipped(value: float, cell: CellResult) -> float:
-    """Clip a value to the range of a cell's metric, and remove spurious digits from floating-point multiplication."""
+    """Clip a value to the range of a cell's metric, and remove digits that floating-point multiplication has added."""
     low, high = cell.limits
     return round(min(max(value, low), high), 6)
 
 
 def attempts_of(statuses: Iterable[Status], submitter: str, fingerprint: str) -> list[Attempt]:
-    """Return a submitter's attempts on a dataset, with any method and network.
+    """Return a submitter's attempts on a dataset, regardless of the method and the network.
 
     The Hub does not distinguish upper and lower case in account names, so the comparison ignores case.
     """
@@ -104,7 +105,7 @@ def refusal(earlier: Sequence[Attempt], today: date) -> str | None:
 
 
 def problem_of(name: str, maps: Mapping[str, np.ndarray], ids: Collection[str]) -> str | None:
-    """Return an error message if an image has no map, or if a map belongs to no image of the dataset, else None."""
+    """Return an error message if an image has no map or a map belongs to no image of the dataset, else None."""
     known = set(ids)
     if missing := sorted(known - set(maps)):
         return (
@@ -119,8 +120,8 @@ def problem_of(name: str, maps: Mapping[str, np.ndarray], ids: Collection[str]) 
 def sketch_of(maps: Mapping[str, np.ndarray]) -> str:
     """Return a sketch of maps as hexadecimal digits. Similar sketches indicate copied maps.
 
-    The more strongly two sets of maps of the same images correlate, the fewer bits of their sketches differ. Each of
-    the three `views` contributes the same number of digits.
+    The more strongly two sets of maps of the same images correlate, the fewer bits differ between their sketches. Each
+    of the three `views` contributes the same number of digits.
     """
     coarse = {image_id: [_coarse(view) for view in views(maps[image_id])] for image_id in sorted(maps)}
     return "".join(_sketch({image_id: parts[view] for image_id, parts in coarse.items()}) for view in range(VIEWS))
@@ -129,9 +130,9 @@ def sketch_of(maps: Mapping[str, np.ndarray]) -> str:
 def views(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return three views of a map (H, W): the map, the pixels above the midpoint of its range, and the ranks.
 
-    Tied pixels get their mean rank. Metrics with a threshold use the second view, and metrics that order pixels use the
-    third view. Changing values without crossing the threshold preserves the second view. Changing values without
-    changing their order preserves the third view.
+    Tied pixels get their mean rank. The second view contains what metrics with a threshold use, and the third view what
+    metrics that order pixels use. The second view stays the same if values change without crossing the threshold. The
+    third view stays the same if values change without changing their order.
     """
     values = values.astype(np.float64)
     ranks = rankdata(values).reshape(values.shape)
@@ -139,7 +140,7 @@ def views(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _sketch(coarse: Mapping[str, np.ndarray]) -> str:
-    """Return the hexadecimal digits for one view of all maps.
+    """Return one view of all maps as hexadecimal digits.
 
     Each coarse map is centred and scaled to length 1. Each bit records on which side of a random hyperplane the set of
     maps lies (Charikar, 2002). For two sets with correlation r, the expected share of differing bits is arccos(r) / pi.
@@ -155,7 +156,7 @@ def _sketch(coarse: Mapping[str, np.ndarray]) -> str:
 
 
 def _coarse(values: np.ndarray) -> np.ndarray:
-    """Return the mean of a map (H, W) in each cell of a `GRID` x `GRID` grid."""
+    """Divide a map (H, W) into `GRID` x `GRID` cells, and return the mean of each cell."""
     starts = [np.linspace(0, size, min(GRID, size), endpoint=False).astype(int) for size in values.shape]
     heights, widths = (np.diff(start, append=size) for start, size in zip(starts, values.shape, strict=True))
     sums = np.add.reduceat(np.add.reduceat(values, starts[0], axis=0), starts[1], axis=1)
@@ -163,7 +164,10 @@ def _coarse(values: np.ndarray) -> np.ndarray:
 
 
 def _correlation(first: str, second: str) -> float:
-    """Estimate the correlation of maps from two sketches, using the view with the highest correlation."""
+    """Estimate the correlation between two sets of maps from their sketches.
+
+    The view with the highest correlation counts.
+    """
     digits = BITS // 4
     differing = [
         (int(first[start : start + digits], 16) ^ int(second[start : start + digits], 16)).bit_count()
@@ -173,7 +177,7 @@ def _correlation(first: str, second: str) -> float:
 
 
 def copies_of(attempt: Attempt, statuses: Iterable[Status]) -> list[str]:
-    """Return a message for each other submitter who has submitted the same or nearly the same maps."""
+    """Return a message for each other submitter who has submitted the same or almost the same maps."""
     lines: dict[str, str] = {}
     for other in (other for status in statuses for other in status.attempts):
         if (

@@ -1,6 +1,6 @@
-"""Generated files of a results repository: the table that the Hub displays, and the index (`index.py`).
+"""Generate two files of a results repository: the table that the Hub displays, and the index (`index.py`).
 
-Both files are rewritten whenever the owner's commands change the board.
+The files are rewritten whenever a command of the owner changes the board.
 """
 
 from io import BytesIO
@@ -29,9 +29,9 @@ def table_of(board: Board | None) -> bytes:
 
 
 def rewrite(repo: str, api: HfApi, commit: str | None = None) -> Any:
-    """Write the table and the index for a commit of a results repository, and return the Hub's response.
+    """Write the table and the index that belong to a commit of a results repository, and return the Hub's response.
 
-    The default is the newest commit.
+    By default, the newest commit is used.
     """
     board, index = index_of(BoardSource(repo, commit, api))
     files = [CommitOperationAdd(ROWS, table_of(board)), CommitOperationAdd(INDEX, index)]

@@ -1,12 +1,12 @@
-"""Index of a board: a copy of the computed rows, so that the board can be opened without reading every submission.
+"""Index of a board: a copy of the computed rows, with which the board can be opened without reading every submission.
 
 `board/rows.index` is written whenever the owner of a board reviews a folder, merges a pull request or recomputes a
 submission. The key of the index is a hash of everything that determines the rows: all files of the submissions, the
 facts that the owner vouches for, and the code of this package. Before the index is used, the key is computed again from
 the current files. If the board or the package has changed, the index is ignored and the submissions are read.
 
-Rows are used only if their scores match `result.json` and their statuses match `status/`. All other content of the
-index, such as ranks, is as trustworthy as `status/`, because only the owner can write to either. A pull request that
+Rows are used only if their scores match `result.json` and their statuses match `status/`. The rest of the index, such
+as the ranks, is as trustworthy as `status/`, because only the owner can write to either of them. A pull request that
 changes the index or `status/` is rejected, and the index in a pull request is never read.
 """
 
@@ -41,7 +41,7 @@ IndexedRow: Any = create_model("IndexedRow", __base__=StrictModel, **_FIELDS)
 
 
 class Index(StrictModel):
-    """The content of an index.
+    """The content of an index file.
 
     Attributes:
         key: Hash of everything that determines the rows.
@@ -59,7 +59,10 @@ class Index(StrictModel):
 
 
 def contents_of(root: Path, folders: Sequence[str]) -> dict[str, str]:
-    """Return {folder of a submission: hash of the files, or the type of the error if they cannot be read}."""
+    """Return {folder of a submission: hash of its files}.
+
+    If the files cannot be read, the type of the error replaces the hash.
+    """
     contents = {}
     for folder in folders:
         try:
@@ -110,7 +113,10 @@ def indexed_board(path: Path, key: str, root: Path, contents: Mapping[str, str],
 
 
 def _agree(rows: Sequence[Row], contents: Mapping[str, str], owners: Known) -> bool:
-    """Return whether all scores match `result.json` or `status/`, and no status is better than in `status/`."""
+    """Return whether the rows of an index match the files.
+
+    All scores must match `result.json` or `status/`, and no row may have a better status than `status/` states.
+    """
     claimed = {folder: {cell.cell_id: cell.value for cell in result.cells}
                for folder, result in {row.folder: row.result for row in rows}.items()}  # fmt: skip
     shown, expected = [], []
@@ -130,7 +136,7 @@ def _agree(rows: Sequence[Row], contents: Mapping[str, str], owners: Known) -> b
 def load_indexed(
     source: BoardSource, root: Path, folders: Sequence[str], owners: Known, problems: Sequence[str]
 ) -> Board | None:
-    """Load the board of a source from its index, or return None if the index cannot be used.
+    """Load a source's board from its index, or return None if the index cannot be used.
 
     In a repository, the index is read from the main branch, because only the owner can write to this branch.
     """
@@ -143,7 +149,7 @@ def load_indexed(
 
 
 def index_of(source: BoardSource) -> tuple[Board, bytes]:
-    """Read the board from the files of a source, and return (board, index of the board)."""
+    """Read the board from the files of a source, and return (board, its index as bytes)."""
     root, folders = source.folders()
     owners, problems = source.known()
     board = read_board(root, folders, owners, problems)
@@ -151,7 +157,7 @@ def index_of(source: BoardSource) -> tuple[Board, bytes]:
 
 
 def write_index(board: Path) -> Board:
-    """Read the board in a folder, write its index, and return the board."""
+    """Read the board in a folder and write its index. Return the board."""
     read, content = index_of(BoardSource(board))
     with suppress(OSError):  # if the folder is not writable, the board opens without an index
         write_with(board / INDEX, lambda path: path.write_bytes(content))

@@ -50,7 +50,7 @@ class KnownDataset(StrictModel):
 
 
 class KnownModel(StrictModel):
-    """The name of a network and its repository on the Hub."""
+    """A network's name and its repository on the Hub."""
 
     format: Literal[1] = 1
     id: Text
@@ -74,7 +74,7 @@ STATUSES: Final[tuple[Trust, ...]] = (RUN, HIDDEN, SCORED, CHECKED, CLAIMED)
 
 
 class HiddenScore(StrictModel):
-    """A score computed with hidden masks and rounded (`hidden.rounded`)."""
+    """A score that was computed with hidden masks and then rounded (`hidden.rounded`)."""
 
     value: float
     low: float | None
@@ -84,7 +84,7 @@ class HiddenScore(StrictModel):
 
 
 class Attempt(StrictModel):
-    """An attempt on the hidden track: one submitted method, or explainers of the package, scored with hidden masks.
+    """An attempt on the hidden track, in which a submitted method or some of the package's explainers were scored.
 
     Attributes:
         fingerprint: Fingerprint of the dataset.
@@ -118,9 +118,9 @@ class Status(StrictModel):
         content: Hash of the submission's files, from `content_of`.
         cells: {cell id: details of the recomputation} for confirmed scores.
         further: {cell id: reason why the cell was not recomputed}.
-        refused: Reason why the whole submission is rejected, or null.
-        suspicions: {method: warnings that the owner should check before trusting the maps}, for example that the maps
-            are nearly identical to the masks.
+        refused: Reason why the entire submission is rejected, or null.
+        suspicions: {method: warnings that the owner should check before trusting the maps}. A warning may say, for
+            example, that the maps are nearly identical to the masks.
         attempts: Methods of the submission that were scored with hidden masks.
     """
 
@@ -153,7 +153,7 @@ class Known:
 
     @classmethod
     def read(cls, root: Path) -> tuple["Known", list[str]]:
-        """Read the files in a folder, and return (content, a message for each invalid file).
+        """Read the files in a folder, and return (the facts, a message for each invalid file).
 
         Invalid files are skipped.
         """
@@ -186,16 +186,16 @@ def _files(folder: Path, kind: type[Kind], problems: list[str]) -> list[Kind]:
 
 
 def write_known(root: Path, item: KnownDataset | KnownModel | Status) -> Path:
-    """Write the file for a dataset, model or status into `root`, and return its path."""
+    """Write the file for a dataset, model or status below `root`, and return the file's path."""
     folder = {KnownDataset: DATASETS, KnownModel: MODELS, Status: STATUS}[type(item)]
     write_json(path := root / folder / f"{item.name}.json", item.model_dump(mode="json"))
     return path
 
 
 def content_of(folder: Path) -> str:
-    """Return the full hash (256 bits) of the files of a submission, which makes collisions infeasible.
+    """Return the full hash (256 bits) of a submission's files. Its length makes collisions infeasible.
 
-    Maps are not read, because the result contains their hashes.
+    Map files are not read, because the result contains their hashes.
 
     Raises:
         OSError: A file cannot be read.

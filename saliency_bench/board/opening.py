@@ -1,4 +1,4 @@
-"""`load_results`: load a board from its index if the index matches the files, otherwise from the submissions."""
+"""Load a board from its index if the index matches the files, otherwise from the submissions."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,7 +16,8 @@ def load_results(location: str | Path, revision: str | None = None, *, known: It
     """Load and check all submissions in a local folder or in a dataset repository "NAMESPACE/results" on the Hub.
 
     Invalid submissions are skipped and reported on standard error and in `refused`. Checked submissions are cached in
-    the cache folder and in the index of the board (`board/index.py`), which is used as long as it matches the files.
+    the cache folder. The board's index (`board/index.py`) is used instead of the submissions as long as it matches the
+    files.
 
     Args:
         location: A folder, or "NAMESPACE/results".

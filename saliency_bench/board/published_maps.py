@@ -1,11 +1,11 @@
-"""Maps that a submitter publishes together with the scores, so that anyone can recompute the scores.
+"""Maps that a submitter publishes together with the scores so that anyone can recompute the scores.
 
     FOLDER/maps-00000.npz   ids (n), values float16 (n, H, W), scale float32 (n); name: the method
 
-A map is the product of its values and its scale, rounded like the maps that a run stores. Maps are rounded before they
-are scored, so the published maps reproduce the published scores to the last bit. Only one shard is in memory at a time.
-Untrusted shards are read in a child process with limited memory and time. `result.json` contains the SHA-256 of each
-shard, so the status of a submission is valid only for these maps.
+A map is the product of its values and its scale. The values are rounded like the maps that a run stores. Maps are
+rounded before they are scored, so the published maps reproduce the published scores to the last bit. Only one shard is
+in memory at a time. Untrusted shards are read in a child process with limited memory and time. `result.json` contains
+the SHA-256 of each shard, so the status of a submission is valid only for these maps.
 """
 
 import json
@@ -40,7 +40,7 @@ def shards_in(folder: Path) -> list[Path]:
 
 
 def hashes_of(folder: Path) -> list[str]:
-    """Return the SHA-256 of each map file in a folder, for `result.json`.
+    """Return the SHA-256 of each map file in a folder, as stored in `result.json`.
 
     Raises:
         UserError: The files are not numbered consecutively from 0.
@@ -58,12 +58,12 @@ def _name(number: int) -> str:
 
 
 def stated_names(hashes: Sequence[str]) -> dict[str, str]:
-    """Return {name of a map file: SHA-256 stated in the submission}."""
+    """Return {name of a map file: SHA-256 that the submission states}."""
     return {_name(number): stated for number, stated in enumerate(hashes)}
 
 
 def _shards(folder: Path, hashes: Sequence[str] | None) -> list[Path]:
-    """Return the map files to read. Raise UserError if a file does not have the SHA-256 stated in the submission."""
+    """Return the map files to read. Raise UserError if a file's SHA-256 is not the one that the submission states."""
     if hashes is None:
         return shards_in(folder)[:MOST_SHARDS]
     paths = {folder / name: stated for name, stated in stated_names(hashes).items()}
@@ -79,7 +79,7 @@ def _shards(folder: Path, hashes: Sequence[str] | None) -> list[Path]:
 
 
 def as_published(values: np.ndarray) -> np.ndarray:
-    """Round a map (H, W) to the values of the published map, float32."""
+    """Round a map (H, W) to the values that will be published, float32."""
     rounded, scale = packed(values)
     return rounded.astype(np.float32) * np.float32(scale)
 
@@ -99,7 +99,7 @@ def write_maps(folder: Path, name: str, maps: Iterable[tuple[str, np.ndarray]]) 
     written: list[Path] = []
     step = PER_SHARD
     while shard := list(islice(given, 1)):
-        # All maps have the size of the prepared frame, so the first map determines the number of maps per shard.
+        # All maps have the size of the preprocessed images, so the first map determines the number of maps per shard.
         step = max(1, min(PER_SHARD, MOST_VALUES // max(shard[0][1].size, 1)))
         shard += islice(given, step - 1)
         if len(written) == MOST_SHARDS:
@@ -121,10 +121,10 @@ def write_maps(folder: Path, name: str, maps: Iterable[tuple[str, np.ndarray]]) 
 
 
 class PublishedMaps(Mapping[str, np.ndarray]):
-    """Lazily loaded maps of a method, {image id: map (H, W) float32}, in the order of the shards."""
+    """Maps of a method that are loaded on access, {image id: map (H, W) float32}, in the order of the shards."""
 
     def __init__(self, name: str, places: Mapping[str, Path]):
-        """Store the name of the method and the shard of each map, {image id: path of the shard}."""
+        """Store the name of the method and {image id: path of the shard that contains its map}."""
         self._name, self._places = name, places
         self._last: tuple[Path, dict[str, np.ndarray]] | None = None
 
@@ -163,7 +163,7 @@ def maps_in(folder: Path, hashes: Sequence[str] | None = None) -> dict[str, Publ
 def find_maps(
     folder: Path, name: str, ids: Collection[str], hashes: Sequence[str] | None = None
 ) -> dict[str, np.ndarray]:
-    """Return submitted maps of a method, {image id: map (H, W)}.
+    """Load submitted maps of a method, and return {image id: map (H, W)}.
 
     Args:
         folder: Folder of the submission.
@@ -182,13 +182,13 @@ def find_maps(
 
 
 def _check_new(path: Path, ids: Iterable[str], known: Collection[str]) -> None:
-    """Raise UserError if an image of a shard already has a map, because it would be unclear which map to use."""
+    """Raise UserError if an image of a shard already has a map. It would be unclear which of the two maps to use."""
     if twice := next((image_id for image_id in ids if image_id in known), None):
         raise UserError(f"{path} cannot be read: image {one_line(twice, 100)} has two maps")
 
 
 def _maps(path: Path, wanted: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return the maps of a shard that `chosen_of` selects, {image id: map}."""
+    """Return {image id: map} for those maps in a shard that `chosen_of` selects."""
     with np.load(BytesIO(_in_child(chosen_of, path, wanted)), allow_pickle=False) as arrays:
         ids, values, scale = (arrays[key] for key in ("ids", "values", "scale"))
     return {
@@ -206,13 +206,13 @@ def _in_child(function: Callable[..., bytes], path: Path, *args: object) -> byte
 
 
 def names_of(path: str) -> bytes:
-    """Check a shard, and return [method, ids of the images] as JSON. Called in a child process by `bounded`."""
+    """Check a shard, and return [method, ids of the images] as JSON. `bounded` calls this in a child process."""
     arrays = _checked(Path(path))
     return json.dumps([str(arrays["name"]), arrays["ids"].tolist()]).encode()
 
 
 def chosen_of(path: str, wanted: Sequence[str]) -> bytes:
-    """Return ids, values and scales of selected maps of a shard as .npz. Called in a child process by `bounded`.
+    """Return ids, values and scales of selected maps in a shard as .npz. `bounded` calls this in a child process.
 
     Args:
         path: Path of the shard.
@@ -230,7 +230,10 @@ def chosen_of(path: str, wanted: Sequence[str]) -> bytes:
 
 
 def _checked(path: Path) -> dict[str, np.ndarray]:
-    """Return the arrays of a shard. Raise ValueError, or any error from the decoder if the file is damaged."""
+    """Return the arrays of a shard.
+
+    Raise ValueError if they are invalid, or the decoder's error if the file is damaged.
+    """
     arrays = load_arrays(path, LARGEST_SHARD)
     name, ids, values, scale = (arrays[key] for key in ("name", "ids", "values", "scale"))
     kinds = (name.dtype.kind, ids.dtype.kind, values.dtype, scale.dtype)

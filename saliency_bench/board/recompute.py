@@ -2,9 +2,9 @@
 
 Explainers of the package are run on a few images, drawn at random so that submitters cannot predict them. Their rows
 get the status "run by the board" and official ranks. All submitted maps are scored again, and their rows get the status
-"scored by the board". This does not prove how the maps were computed, but maps that no known explainer can produce are
-reported. A submission is rejected if any score or part of a score differs by more than 1e-4. If the masks of a dataset
-are hidden, a submission contains no scores, and this module scores all of its maps (`board.hidden`).
+"scored by the board". This does not prove how the maps were computed, but maps that no known explainer could have
+produced are reported. A submission is rejected if any score, or any part of a score, differs by more than 1e-4. If the
+masks of a dataset are hidden, a submission contains no scores, and this module scores all of its maps (`board.hidden`).
 """
 
 import secrets
@@ -97,20 +97,20 @@ def recompute(
         samples: Number of images on which each explainer of the package is run again.
         seed: Seed that selects these images. By default, the seed is random, so that submitters cannot predict them.
         progress: Whether to show progress bars.
-        hidden: Private repository or folder of the masks, if they are hidden. The default is the location that the
-            board lists.
-        owner: The account that recomputes the submission. Explainers of the package that this account submits do not
-            count as attempts with hidden masks.
-        api: API of the owner of the board.
-        **given: Settings of the run that the submission does not contain: `dataset` and `model` (default: as listed by
-            the board, otherwise the repositories in the submission), `target`, `groups`, `label_map` and `device`.
+        hidden: If the masks are hidden, the private repository or the folder that contains them. The default is the
+            location that the board lists.
+        owner: The account that recomputes the submission. If this account itself submits explainers of the package,
+            they do not count as attempts with hidden masks.
+        api: `HfApi` client for the account of the board's owner.
+        **given: Run settings that the submission does not contain: `dataset` and `model` (default: those that the board
+            lists, otherwise the repositories named in the submission), `target`, `groups`, `label_map` and `device`.
 
     Returns:
-        The status, and the dataset and model to list on the board. Each of the two is None if the board already lists
-        it and it was not passed explicitly.
+        The status, the dataset to list on the board, and the model to list on the board. The dataset is None if the
+        board already lists it and it was not passed explicitly. The same applies to the model.
 
     Raises:
-        UserError: The submission is invalid, or the settings differ from the submission.
+        UserError: The submission is invalid, or the settings differ from those in the submission.
     """
     listed, _ = Known.read(root)
     content, submission = read_folder(root, folder, Known(listed.datasets.values(), listed.models.values()))
@@ -181,7 +181,7 @@ def recompute(
 def _masks_of(
     dataset: KnownDataset, listed: KnownDataset | None, hidden: str | None, name: Any
 ) -> tuple[str | None, KnownDataset]:
-    """Return (location of the hidden masks or None, dataset to list on the board including that location).
+    """Return (location of the hidden masks or None, dataset to list on the board, which includes that location).
 
     Raises:
         UserError: The masks are hidden and no location was given.
@@ -203,7 +203,7 @@ def _masks_of(
 
 
 def _take_out_parts(ways: dict[str, list[CellResult]], missing: int, further: dict[str, str]) -> None:
-    """If images are missing, remove cells that need hidden masks from `ways`: their scores could reveal the masks."""
+    """If images are missing, remove cells that need hidden masks from `ways`. Their scores could reveal the masks."""
     for by in [by for by in ways if by.endswith(WITH_HIDDEN) and missing]:
         why = f"scoring with hidden masks requires all images of the split, but {missing} are missing"
         further |= dict.fromkeys((cell.cell_id for cell in ways.pop(by)), why)
@@ -218,7 +218,7 @@ def _attempts(
     further: dict[str, str],
     owner: str = "",
 ) -> tuple[list[Attempt], str]:
-    """Remove methods that exceed the limit of attempts from `ways`, and add the reasons to `further`.
+    """Remove methods that exceed the limit on attempts from `ways`, and add the reasons to `further`.
 
     A method that was scored before with exactly these files can be scored again, because this reveals nothing new.
     Explainers of the package count as attempts, because a different seed, option or network leads to different maps.
@@ -258,8 +258,8 @@ def _methods(ways: Mapping[str, Sequence[CellResult]], *, is_owner: bool) -> dic
     """Return {name of an attempt: cells}.
 
     A method with submitted maps is an attempt. All explainers of the package with default options together count as one
-    attempt. Each explainer with other options counts as a separate attempt. The owner's explainers (`is_owner`) do not
-    count.
+    attempt. Each explainer with non-default options counts as a separate attempt. The owner's explainers (`is_owner`)
+    do not count.
     """
     methods: dict[str, list[CellResult]] = {}
     for cell in ways.get(f"maps{WITH_HIDDEN}", ()):
@@ -272,7 +272,7 @@ def _methods(ways: Mapping[str, Sequence[CellResult]], *, is_owner: bool) -> dic
 
 
 def _beyond(cells: Sequence[CellResult]) -> dict[str, str]:
-    """Return {cell id: reason} for an explainer's cells that are not scored because of the limit on metrics."""
+    """For an explainer's cells that are not scored because of the limit on metrics, return {cell id: reason}."""
     by_explainer: dict[str, list[str]] = {}
     for cell in cells:
         by_explainer.setdefault(cell.explainer_id, []).append(cell.cell_id)
@@ -283,7 +283,7 @@ def _beyond(cells: Sequence[CellResult]) -> dict[str, str]:
 
 
 def _scored(cells: Sequence[CellResult], cell: CellResult, by: Literal["explainer", "maps"]) -> Recomputed | str:
-    """Return the rounded score of a cell, computed with hidden masks, or the reason why there is no score."""
+    """Return the score of a cell that was computed with hidden masks, rounded, or the reason why there is no score."""
     ours = next(
         (item for item in cells if (item.explainer_id, item.metric_id) == (cell.explainer_id, cell.metric_id)),
         None,
@@ -298,7 +298,7 @@ def _scored(cells: Sequence[CellResult], cell: CellResult, by: Literal["explaine
 def _like_masks(
     cells: Sequence[CellResult], scores: CellScores, *, is_hidden: bool = False
 ) -> Iterator[tuple[str, str]]:
-    """Yield (method, warning) if most maps match the masks better than any explainer's maps could.
+    """Yield (method, warning) if most of a method's maps match the masks better than any explainer's maps could.
 
     With hidden masks (`is_hidden`), the warning does not contain the number of images, because it would reveal more
     than the rounded score.
@@ -312,7 +312,7 @@ def _like_masks(
 
 
 def _all_the_same(maps: Mapping[str, Mapping[str, np.ndarray]]) -> Iterator[tuple[str, str]]:
-    """Yield (method, warning) if more than half of a method's images have the same map."""
+    """Yield (method, warning) for each method that has the same map for more than half of its images."""
     for name, by_image in maps.items():
         most = Counter(sha256(values.tobytes()).digest() for values in by_image.values()).most_common(1)
         if most and len(by_image) > 1 and (share := most[0][1] / len(by_image)) > MOST_IMAGES:
@@ -335,7 +335,7 @@ def _dataset(name: Any, result: Result, listed: KnownDataset | None) -> KnownDat
     """Load the dataset of a submission.
 
     Raises:
-        UserError: `name` is not the submission's dataset, or the groups in `name` differ from the groups on the board.
+        UserError: `name` is not the submission's dataset, or its groups differ from those on the board.
     """
     dataset = known_dataset(name, result.setting.split)
     if dataset.fingerprint != result.setting.fingerprint:
@@ -353,7 +353,7 @@ def _dataset(name: Any, result: Result, listed: KnownDataset | None) -> KnownDat
 def _named(listed: Any, submitted: Any) -> str:
     """Return the name for loading a dataset or model: the board's name if it can be loaded, else the submitted name.
 
-    Submitted names are used only as names on the Hub or in the package, never as paths on this machine.
+    A submitted name is only looked up on the Hub and in the package. It is never used as a path on this machine.
 
     Raises:
         UserError: The dataset or model is available only to the submitter.
@@ -373,7 +373,7 @@ def _named(listed: Any, submitted: Any) -> str:
 def _ways(
     submission: CheckedSubmission, maps: Collection[str], further: dict[str, str], *, has_hidden: bool = False
 ) -> dict[str, list[CellResult]]:
-    """Return {"explainer" or "maps": cells to recompute from this source}.
+    """Return {"explainer" or "maps": cells to recompute from explainers or from maps}.
 
     For every other cell, the reason why it cannot be recomputed is added to `further`. If the masks are hidden
     (`has_hidden`), `WITH_HIDDEN` is appended to the keys of cells that need masks.
@@ -406,12 +406,12 @@ def _has_maps(cell: CellResult, maps: Collection[str]) -> bool:
 
 
 def _passes(explainer: Explainer | None, metric: Metric) -> int:
-    """Return an upper bound on a cell's passes per image.
+    """Return an upper bound on the number of passes that a cell needs per image.
 
     If `explainer` is None, only the metric is counted. A limit is necessary because submitters choose the options:
     rise:masks=1000000000 would keep the owner's machine busy for years. The bound also depends directly on the options,
-    because a metric need not declare its cost: the bound is at least as large as every integer option and as the length
-    of every list option.
+    because a metric may not declare its cost. It is at least as large as every integer option and as the length of
+    every list option.
     """
     explain = 1 if explainer is None else explainer.declaration.passes_of(dict(explainer.options), SIDE, SIDE)
     pictures, further_maps = metric.declaration.passes_of(dict(metric.options), SIDE, SIDE)
@@ -430,7 +430,7 @@ def _run(
     *,
     is_hidden: bool = False,
 ) -> tuple[Run, Mapping[str, Parts]]:
-    """Recompute cells from submitted maps, or, if there are none, with the explainers on randomly chosen samples.
+    """Recompute cells from submitted maps. If there are none, run the explainers on randomly chosen samples.
 
     With hidden masks (`is_hidden`), there are no submitted scores to compare with, so all samples are scored.
 
@@ -478,9 +478,9 @@ def _run(
 def target_of(result: Result) -> str:
     """Return the target rule of a submission in the syntax of `run`.
 
-    For `predicted-by:MODEL` and for a file, the setting contains only a hash. The name of MODEL is then read from the
-    submission, but used only if the model is on the Hub or in torchvision. Local folders named in a submission are
-    never loaded.
+    For `predicted-by:MODEL` and for a file, the setting contains only a hash. The name of MODEL is therefore read from
+    the submission, but it is used only if the model is on the Hub or in torchvision. Local folders named in a
+    submission are never loaded.
 
     Raises:
         UserError: The rule is a file, or requires a model that only the submitter has.
@@ -501,13 +501,13 @@ def target_of(result: Result) -> str:
 
 
 def _marked(name: Any, split: str, chosen: set[str]) -> Dataset:
-    """Mark the chosen samples in a new column of a dataset. The fingerprint does not change."""
+    """Mark the chosen samples in a new column of a dataset. The fingerprint of the dataset does not change."""
     rows = load_dataset(name, split)
     return rows.add_column(CHOSEN, [image_id in chosen for image_id in sample_ids(rows)])
 
 
 def _arithmetic(precision: str) -> dict[str, Any]:
-    """Convert the precision of a submission, such as "bf16, channels last", into settings of a run."""
+    """Convert the precision stated in a submission, such as "bf16, channels last", to run settings."""
     first, *more = precision.split(", ")
     settings = {} if first.endswith("weights") else {"precision": first}
     return settings | {"channels_last": "channels last" in more or None, "compile": "compiled" in more or None}
@@ -518,7 +518,10 @@ def _model(model: dict) -> KnownModel:
 
 
 def _wrong_quality(result: Result, computed: Mapping[str, Any]) -> str:
-    """Return a message if the stated accuracy is wrong, else "". Without all samples, the accuracy is not checked."""
+    """Return a message if the stated accuracy is wrong, else "".
+
+    The accuracy is checked only if all samples are available.
+    """
     for name in ("accuracy", "top5") if result.dataset.used == result.dataset.samples else ():
         theirs, ours = getattr(result.model, name), computed[name] and Interval(**computed[name])
         if theirs is None or theirs.value is None:
@@ -542,9 +545,9 @@ def _ends(ends: np.ndarray) -> str:
 def _compare(
     submission: CheckedSubmission, again: CellScores, cell: CellResult, by: str, stated_parts: Parts, parts: Parts
 ) -> Recomputed | str:
-    """Compare submitted scores of a cell and their parts with the recomputed values.
+    """Compare a cell's submitted scores and their parts with the recomputed values.
 
-    The value of an aggregate follows from its parts alone, because its samples have no scores.
+    For an aggregate, only the parts are compared, because its samples have no scores.
 
     Args:
         submission: The submission.
@@ -578,20 +581,21 @@ def _compare(
 def vouch(
     location: str, folder: str, *, dry_run: bool = False, api: HfApi | None = None, **given: Any
 ) -> tuple[Status, list[str]]:
-    """Recompute a submission in a results repository (its main branch) or in a folder of results, and store the status.
+    """Recompute a submission on the main branch of a results repository or in a folder, and store the status.
 
     Args:
         location: NAMESPACE/results or a folder.
         folder: Folder of the submission.
-        dry_run: Whether to compare without storing the status.
-        api: API of the owner of the board.
+        dry_run: If true, compare without storing the status.
+        api: `HfApi` client for the account of the board's owner.
         **given: Other arguments of `recompute`.
 
     Returns:
-        The status, and the lines that describe it.
+        The status, and the lines of text that describe it.
 
     Raises:
-        UserError: The account may not write to the repository (checked before computing), or `recompute` fails.
+        UserError: The account may not write to the repository (this is checked before anything is computed), or
+            `recompute` fails.
     """
     source = source_at(location, api=api)
     is_folder = isinstance(source.location, Path)
@@ -636,7 +640,7 @@ def _account(api: HfApi) -> str:
 
 
 def _line(listed: KnownDataset | KnownModel, given: Mapping[str, Any]) -> str:
-    """Describe how the board will list a dataset or model."""
+    """Describe how the board will list a dataset or a model."""
     kind = "dataset" if isinstance(listed, KnownDataset) else "model"
     source = "" if given.get(kind) else f", from the submission; use --{kind} to list a different {kind}"
     return f"  the {kind} is listed as {listed.repo or listed.id}{source}"

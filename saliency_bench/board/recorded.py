@@ -1,4 +1,4 @@
-"""The records of a submission: a score per cell, part and image, checked against the result.
+"""Read the records of a submission, which contain a score for each cell, part and image, and check them.
 
 Untrusted records are read in a child process with limited memory and time (`board.submission_cache`).
 """
@@ -39,7 +39,7 @@ class Recorded:
     Attributes:
         ids: Ids of the images.
         groups: Groups of the images, None for an image without a group.
-        outcomes: {cell id: scores and counts derived from the records}.
+        outcomes: {cell id: scores and counts that are derived from the records}.
     """
 
     ids: list[str]
@@ -53,7 +53,7 @@ class Recorded:
 
     @property
     def values(self) -> dict[str, np.ndarray]:
-        """{cell id: scores (n,) of the images}, NaN for an image without a score."""
+        """{cell id: scores (n,) of the images}. The score of an image is NaN if it is missing."""
         return {cell_id: outcome.scores for cell_id, outcome in self.outcomes.items()}
 
     @cached_property
@@ -66,15 +66,15 @@ class Recorded:
         return {image_id: index for index, image_id in enumerate(self.ids)}
 
     def positions(self, ids: Iterable[str]) -> np.ndarray:
-        """Return the index of each image in `self.ids`, or -1 if missing."""
+        """Return the index of each image in `self.ids`, or -1 if the image is missing."""
         return np.array([self._index.get(image_id, -1) for image_id in ids], dtype=np.intp)
 
 
 def read_recorded(result: Result, path: Path) -> Recorded:
-    """Read the records of a result.
+    """Read the records that belong to a result.
 
     Raises:
-        UserError: The file is invalid. The message contains the file and the problem.
+        UserError: The file is invalid. The message names the file and the problem.
     """
     try:
         check_readable(path, LARGEST)
@@ -91,7 +91,7 @@ def read_recorded(result: Result, path: Path) -> Recorded:
 
 
 def recorded(result: Result, table: pa.Table, path: Path) -> Recorded:
-    """Check records and collect the scores.
+    """Check the records and collect the scores from them.
 
     Raises:
         UserError: The records do not match the result's cells exactly.
@@ -118,7 +118,7 @@ def recorded(result: Result, table: pa.Table, path: Path) -> Recorded:
 
 
 class _Rows:
-    """The rows of records encoded as numbers, so that Python loops over distinct strings and not over rows.
+    """The rows of the records, encoded as numbers so that Python loops over distinct strings instead of rows.
 
     Attributes:
         values: Values of the rows, shape (rows,), NaN for null.
@@ -127,7 +127,7 @@ class _Rows:
     """
 
     def __init__(self, table: pa.Table):
-        """Encode a table. Raise ValueError if the dictionary of a column contains a string twice, or null."""
+        """Encode a table. Raise ValueError if the dictionary of a column contains a string twice, or contains null."""
         self.values = table["value"].to_numpy()
         self.texts: dict[str, list[str]] = {}
         self.codes: dict[str, np.ndarray] = {}
@@ -146,7 +146,7 @@ class _Rows:
 
 
 class _SubmittedImages:
-    """The images of records, in order of first appearance.
+    """The images that occur in the records, in order of first appearance.
 
     Attributes:
         ids: Ids of the images.
@@ -155,7 +155,7 @@ class _SubmittedImages:
     """
 
     def __init__(self, rows: _Rows):
-        """Collect the images of rows. Raise ValueError if an image has two groups."""
+        """Collect the images from the rows. Raise ValueError if an image belongs to two groups."""
         codes, groups = rows.codes["image_id"], rows.codes["group"]
         present, first_rows, inverse = np.unique(codes, return_index=True, return_inverse=True)
         order = np.argsort(first_rows)
@@ -182,7 +182,7 @@ def _check_schema(schema: pa.Schema) -> None:
 
 
 def _check_values(table: pa.Table) -> None:
-    """Raise ValueError if a string is too long or unprintable, or if a score has neither value nor reason."""
+    """Raise ValueError if a string is too long or unprintable, or if a score has neither a value nor a reason."""
     for name in TEXTS:
         most = LONGEST_NAME if name in ("image_id", "group") else LONGEST
         texts = _texts(table[name])
@@ -245,14 +245,14 @@ def _check_names(result: Result, rows: _Rows) -> None:
 
 
 def _by_slot(slots: list[tuple[str, str | None]], rows: _Rows, images: _SubmittedImages) -> np.ndarray:
-    """Return the value of each slot and image, shape (slots, images), NaN if missing.
+    """Return the value of each slot for each image, shape (slots, images). Missing values are NaN.
 
     A slot is (cell id, part), where part is None for the score.
 
     Raises:
         ValueError: A row is missing, occurs twice, or belongs to no slot.
     """
-    # Encode pairs of cell and part as numbers (0: no part), so that Python loops over pairs and not over rows.
+    # Encode pairs of a cell and a part as integers (part 0: no part). Python then loops over pairs and not over rows.
     cells, parts = rows.texts["cell_id"], rows.texts["part"]
     width, count = len(parts) + 1, len(images.ids)
     pairs, inverse = np.unique(
@@ -281,7 +281,7 @@ def _by_slot(slots: list[tuple[str, str | None]], rows: _Rows, images: _Submitte
 
 
 def _count_reasons(outcomes: dict[str, Outcome], rows: _Rows) -> None:
-    """Count the reasons for missing scores and the remarks on scores in each cell (`records.counted_reasons`)."""
+    """Count the reasons for missing scores and the remarks on scores in each cell (see `records.counted_reasons`)."""
     reasons, scores = rows.texts["reason"], (rows.codes["part"] < 0) & (rows.codes["reason"] >= 0)
     cells = rows.codes["cell_id"][scores].astype(np.int64) * 2 + np.isfinite(rows.values[scores])
     of_cells, times = np.unique(cells * max(len(reasons), 1) + rows.codes["reason"][scores], return_counts=True)

@@ -1,6 +1,7 @@
 """Review the pull request of a submission: check its author, the changed files, and the added submissions.
 
-No content of a pull request is executed. Only files of submissions are downloaded, after checking their sizes.
+Nothing in a pull request is executed. Only submission files are downloaded, and only after their sizes have been
+checked.
 """
 
 from dataclasses import dataclass, field
@@ -28,7 +29,7 @@ SHOWN = 10  # maximum number of problems, and of notes, that are printed
 
 @dataclass(frozen=True)
 class ReviewVerdict:
-    """The result of reviewing a pull request.
+    """The verdict on a pull request.
 
     Attributes:
         commit: The reviewed commit. Later commits were not reviewed.
@@ -52,7 +53,7 @@ class ReviewVerdict:
         return not self.problems
 
     def lines(self) -> list[str]:
-        """Return the verdict as printable lines. Each piece of untrusted text stays on one line."""
+        """Return the verdict as printable lines. Each untrusted text is kept on a single line."""
         head = f"pull request {self.number} of {self.repo} by {self.author}, commit {self.commit[:12]}"
         word = "may be merged" if self.fine else "must not be merged"
         lines = [f"{head}: {word}", *(f"- {one_line(problem, 500)}" for problem in self.problems[:SHOWN])]
@@ -64,7 +65,7 @@ class ReviewVerdict:
         return lines
 
     def markdown(self) -> str:
-        """Return the verdict as a Markdown comment, in a code block that its content cannot close."""
+        """Return the verdict as a Markdown comment. Its code block cannot be closed by the untrusted content inside."""
         text = "\n".join(self.lines()).replace("```", "'''")
         return f"```text\n{text}\n```\n"
 
@@ -77,8 +78,8 @@ class ReviewVerdict:
 def review(repo: str, number: int, api: HfApi | None = None) -> ReviewVerdict:
     """Review a pull request to a results repository.
 
-    A pull request may be merged if its author is the submitter, it adds only files of submissions, and each submission
-    is valid.
+    A pull request may be merged if its author is the submitter, it adds only submission files, and each submission is
+    valid.
 
     Raises:
         UserError: There is no open pull request with this number, or the Hub cannot be reached.
@@ -97,13 +98,13 @@ def review(repo: str, number: int, api: HfApi | None = None) -> ReviewVerdict:
 
 
 def review_folder(board: Path) -> list[tuple[str, list[str]]]:
-    """Check the submissions of a board in a local folder, and write its index.
+    """Check all submissions of a local board, and write the board's index.
 
     Returns:
         [(folder of the submission, problems)], sorted by folder.
 
     Raises:
-        UserError: The folder contains no submissions, or files of the board's owner are invalid.
+        UserError: The folder contains no submissions, or files written by the board's owner are invalid.
     """
     _, problems = Known.read(board)
     if problems:
@@ -126,7 +127,7 @@ def open_pulls(repo: str, api: HfApi | None = None) -> list[int]:
 
 
 def comment(verdict: ReviewVerdict, api: HfApi | None = None) -> None:
-    """Post a verdict as a comment, unless it is already posted. Raise UserError if the account may not comment."""
+    """Post a verdict as a comment, unless it was already posted. Raise UserError if the account may not comment."""
     api = api or client.default_api()
     with asking(verdict.repo):
         events = api.get_discussion_details(verdict.repo, verdict.number, repo_type="dataset").events
@@ -173,9 +174,9 @@ class _Pull:
 
     Attributes:
         commit: Last commit of the pull request.
-        before: Files of main at the commit that the pull request is based on.
-        now: Current files of main.
-        after: Files of the pull request.
+        before: Files on main at the commit that the pull request is based on.
+        now: Current files on main.
+        after: Files in the pull request.
     """
 
     commit: str
@@ -189,7 +190,7 @@ def _blob(files: dict[str, RepoFile], path: str) -> str | None:
 
 
 def _pulled(api: HfApi, repo: str, number: int) -> _Pull:
-    """Return the files of a pull request. Raise UserError unless it consists of commits on top of main."""
+    """Return the files of a pull request. Raise UserError if it does not consist of commits on top of main."""
     history, main = (
         [entry.commit_id for entry in api.list_repo_commits(repo, repo_type="dataset", revision=revision)]
         for revision in (f"refs/pr/{number}", "main")
@@ -210,7 +211,7 @@ def _files(api: HfApi, repo: str, revision: str) -> dict[str, RepoFile]:
 
 
 def _touched(pull: _Pull) -> tuple[list[str], list[str]]:
-    """Return (folders of added submissions, a message for each change that is not allowed)."""
+    """Return (folders of the added submissions, a message for each change that is not allowed)."""
     before, after = pull.before, pull.after
     problems = [f"the pull request deletes {path}" for path in sorted(before.keys() - after.keys())]
     changed = (path for path in sorted(before.keys() & after.keys()) if _blob(before, path) != _blob(after, path))
@@ -255,7 +256,7 @@ def _verdict(repo: str, pull: DiscussionWithDetails, files: _Pull, folders: list
 
 
 def _other_maps(result: Result, files: dict[str, RepoFile]) -> list[str]:
-    """Return a message for each map file that contradicts the result, without downloading map files."""
+    """Return a message for each map file that contradicts the result. The map files are not downloaded for this."""
     stated = {f"{result.folder}/{name}": digest for name, digest in stated_names(result.maps).items()}
     added = {
         path: file for path, file in files.items()
@@ -272,7 +273,11 @@ def _other_maps(result: Result, files: dict[str, RepoFile]) -> list[str]:
 
 
 def _notes(submission: CheckedSubmission, owners: Known, repo: str, api: HfApi) -> list[str]:
-    """Return notes on cells that contradict the board or are already on it, and on data that cannot be compared."""
+    """Return notes for the reviewer.
+
+    The notes list cells that contradict the board or are already on it, and data that cannot be compared with the
+    board's data.
+    """
     setting = submission.result.setting
     lines = []
     if (setting.fingerprint, setting.split) not in owners.datasets:

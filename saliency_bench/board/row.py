@@ -1,4 +1,4 @@
-"""Data class for a row of a board."""
+"""Data class that represents a row of a board."""
 
 from dataclasses import dataclass
 
@@ -12,9 +12,10 @@ class Row:
     """A cell of a board with the values of one or several submissions.
 
     Attributes:
-        cell: Numbers derived from the records, and the properties of explainer and metric in the package.
-        result: Result of the first submission: submitter, settings, provenance, note, link. Only the settings are
-            checked.
+        cell: Numbers derived from the records, and the properties that the package declares for the explainer and the
+            metric.
+        result: Result of the first submission: submitter, settings, provenance, note and link. Of these, only the
+            settings are checked.
         question: Hash of everything that determines the scores, except the explainer. Rows with the same hash can be
             compared.
         status: "run by the board": the owner of the board ran the explainer on images drawn at random. "scored by the
@@ -29,9 +30,9 @@ class Row:
             submission.
         named: Names that the owner has set: "dataset", "model".
         own_method: Whether the explainer is a submitter's method and not part of the package.
-        submitters: All submitters whose submissions agree.
-        folders: Folders of these submissions.
-        recomputed: Number of recomputed samples and the largest difference.
+        submitters: All submitters who submitted these values.
+        folders: Folders of their submissions.
+        recomputed: Number of recomputed samples, and the largest difference from the submitted scores.
         suspicions: Warnings that the owner of the board should check before trusting the maps.
         attempts: Number of attempts of the first submitter with the dataset's hidden masks, or None if the row was not
             scored with hidden masks.
@@ -43,10 +44,10 @@ class Row:
         best: Whether the official rank includes 1, the row beats every baseline, and nearly all samples are scored.
         not_comparable: Reason why the row cannot be compared with any other row, or "".
         beats: Baselines that the row beats in the test that determines the ranks.
-        not_beaten: Other baselines that the row was tested against.
+        not_beaten: Baselines that the row was tested against but does not beat.
         conflict: Whether another row of the same cell has different values.
-        same_as: For a submitter's method, methods with a different name and exactly the same scores, such as copied
-            maps.
+        same_as: For a submitter's method, the methods that have a different name but exactly the same scores, which
+            suggests copied maps.
     """
 
     cell: CellResult
@@ -95,12 +96,12 @@ class Row:
 
     @property
     def seconds(self) -> float | None:
-        """Explainer run time in seconds as reported by the submitter, on `result.provenance.device`."""
+        """Run time of the explainer in seconds, as reported by the submitter, on `result.provenance.device`."""
         return self.result.seconds.get(self.cell.explainer_id)
 
     @property
     def accuracy_checked(self) -> bool:
-        """Whether the board has recomputed the accuracy of the model, which requires all samples of the dataset."""
+        """Whether the board has recomputed the model's accuracy. This requires all samples of the dataset."""
         dataset = self.result.dataset
         return self.recomputed is not None and dataset.used == dataset.samples
 

@@ -1,4 +1,4 @@
-"""Read results from a folder or from a repository on the Hub, downloading only the necessary files."""
+"""Read results from a folder or from a repository on the Hub. Only the necessary files are downloaded."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -25,7 +25,7 @@ MOST_FETCHED = 200_000_000  # maximum size in bytes of a submission's maps that 
 
 @contextmanager
 def asking(repo: str) -> Iterator[None]:
-    """Convert Hub and connection errors into a UserError that names the fix, and hide progress bars."""
+    """Hide progress bars, and convert errors of the Hub or of the connection into a UserError that names the fix."""
     try:
         with client.no_bars():
             yield
@@ -43,9 +43,9 @@ class BoardSource:
     """A folder of results (a path) or a repository on the Hub (a string).
 
     Args:
-        location: The path, or NAMESPACE/results.
+        location: Path of the folder, or "NAMESPACE/results".
         revision: Revision of the repository.
-        api: API of the account used for reading, by default the account that is logged in.
+        api: `HfApi` client for the account that reads. Defaults to the logged-in account.
     """
 
     def __init__(self, location: str | Path, revision: str | None = None, api: HfApi | None = None):
@@ -55,7 +55,7 @@ class BoardSource:
             raise UserError(f"{location} {problem}; specify a folder of results, or NAMESPACE/results on the Hub")
 
     def root(self, patterns: Sequence[str], revision: str | None = None) -> Path:
-        """Return a local folder with the files that match these patterns, downloading them if necessary.
+        """Return a local folder that contains the files matching these patterns. If necessary, they are downloaded.
 
         README.md is always included, because patterns without a match cause a warning.
         """
@@ -76,15 +76,15 @@ class BoardSource:
         return Known.read(self.root([f"{folder}/*.json" for folder in FOLDERS], revision))
 
     def folders(self, group: str = "*/*") -> tuple[Path, list[str]]:
-        """Return (root, folders of submissions that match `group`/*), downloading the files if necessary."""
+        """Return (root, folders of the submissions that match `group`/*). The files are downloaded if necessary."""
         root = self.root([*(f"{group}/*/{name}" for name in (RESULT, RECORDS)), SCHEMA])
         return root, sorted(path.parent.relative_to(root).as_posix() for path in root.glob(f"{group}/*/{RESULT}"))
 
     def may_be_board(self) -> bool:
         """Return whether a location without results could be a new board.
 
-        This is true for a repository that contains the schema of results or has no files of its own. It is never true
-        for a folder.
+        This is true for a repository that contains the schema of results or no files of its own. It is never true for a
+        folder.
         """
         if isinstance(self.location, Path):
             return False
@@ -93,7 +93,7 @@ class BoardSource:
         return SCHEMA in files or set(files) <= {"README.md", ".gitattributes"}
 
     def maps(self, folder: str) -> Path | None:
-        """Return a local folder with the maps of a submission, or None if the maps are too large to download."""
+        """Return a local folder that contains a submission's maps, or None if the maps are too large to download."""
         if isinstance(self.location, Path):
             return self.location / folder
         with asking(self.location):
@@ -105,7 +105,7 @@ class BoardSource:
         return self.root(shards) / folder
 
     def beside(self, result: Result) -> Iterator[CheckedSubmission]:
-        """Yield the valid submissions with the same dataset hash and the same model hash as a result."""
+        """Yield the valid submissions that have the same dataset hash and the same model hash as `result`."""
         owners, _ = self.known()
         root, folders = self.folders(f"*-{result.dataset.fingerprint[:8]}/*-{result.model.digest[:8]}")
         for folder in folders:
@@ -174,7 +174,7 @@ def _check_no_scores(submission: CheckedSubmission) -> None:
 
 
 def _check_samples(submission: CheckedSubmission, owners: Known) -> None:
-    """Raise UserError if samples are not in the dataset. Only datasets that the owner has listed are checked."""
+    """Raise UserError if samples are not in the dataset. Only datasets that the owner has listed can be checked."""
     setting = submission.result.setting
     dataset = owners.datasets.get((setting.fingerprint, setting.split))
     if dataset is None:

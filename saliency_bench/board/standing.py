@@ -1,8 +1,8 @@
 """Ranks on a board: comparable rows of all submissions, ranked with the test of `read.statistics.ranking`.
 
 Rows are comparable ("for the same question") if everything that determines their scores, except the explainer, is the
-same: dataset, model, target, seed and metric. Official ranks compare rows whose explainers the board has run. The rank
-"if true" of another row is the rank among the official rows, assuming that the scores in all rows of its submitter are
+same: dataset, model, target, seed and metric. Official ranks compare rows whose explainers the board has run. Any other
+row has a rank "if true": its rank among the official rows, assuming that the scores in all rows of its submitter are
 true. Other submitters' rows change neither rank unless the board has run their explainers.
 """
 
@@ -28,20 +28,20 @@ NOT_RUN = "the board has not run the explainer"
 
 @dataclass(frozen=True)
 class ScoredCell:
-    """A cell of a submission with its scores."""
+    """A cell of a submission, with its scores."""
 
     submission: CheckedSubmission
     cell: CellResult
 
     @property
     def scores(self) -> np.ndarray:
-        """Return the cell's scores in the order of the submission's ids, NaN for a missing score."""
+        """Return the cell's scores in the order of the submission's ids. Missing scores are NaN."""
         return self.submission.recorded.outcomes[self.cell.cell_id].scores
 
 
 @dataclass(frozen=True)
 class BoardEntry(ScoredCell):
-    """A row of a board before it is ranked.
+    """A row of a board that has not been ranked yet.
 
     Attributes:
         row: The row without ranks.
@@ -70,12 +70,12 @@ class BoardRank:
 
     Attributes:
         rank: Official rank, or None.
-        if_true: Rank assuming that the scores of the submitter are true, or None for official rows.
+        if_true: Rank if the scores of the submitter are assumed to be true. None for official rows.
         why: Reason why there is no official rank, or "".
         best: Whether the row may be the best: its range of official ranks starts at 1, it beats every baseline with an
             official rank, and nearly all of its samples are scored.
         beats: Baselines that the row beats in the test that determines the rank.
-        not_beaten: Other baselines that the row was tested against.
+        not_beaten: Baselines that the row was tested against but does not beat.
     """
 
     rank: RankSet
@@ -89,7 +89,7 @@ class BoardRank:
 def question_of(cell: CellKey, ids: CellIds) -> str:
     """Return a hash of everything that determines a row's scores, except the explainer.
 
-    Comparable rows have the same hash.
+    Rows are comparable if they have the same hash.
     """
     metric = known_metric(cell)
     if metric is None:
@@ -127,8 +127,8 @@ def places(entries: Sequence[BoardEntry], seed: int) -> dict[str, BoardRank]:
 def hidden_places(entries: Sequence[BoardEntry]) -> dict[str, BoardRank]:
     """Return {key: rank} for comparable rows that were scored with hidden masks.
 
-    Only rounded values and intervals are known, so a row is better than another row if the intervals do not overlap.
-    This is stricter than the paired test used for other rows.
+    Only rounded values and intervals are known, so a row counts as better than another row only if their intervals do
+    not overlap. This is stricter than the paired test, which is used for other rows.
     """
     placed = {}
     for entry in entries:
@@ -145,7 +145,7 @@ def hidden_places(entries: Sequence[BoardEntry]) -> dict[str, BoardRank]:
 
 
 def _sign(row: Row, other: Row) -> int:
-    """Return 1 if a row's whole interval is better than another row's interval, -1 if worse, else 0."""
+    """Return 1 if a row's entire interval is better than another row's interval, -1 if it is worse, else 0."""
     if row.low is None or row.high is None or other.low is None or other.high is None:
         return 0
     sign = int(row.low > other.high) - int(row.high < other.low)
@@ -153,7 +153,7 @@ def _sign(row: Row, other: Row) -> int:
 
 
 def _against(signs: Signs, baselines: Mapping[str, str]) -> Callable[[BoardEntry], Sides]:
-    """Return a function from a row to (baselines that the row beats, tested baselines that it does not beat)."""
+    """Return a function that maps a row to (baselines that it beats, other baselines that it was tested against)."""
     sides: dict[str, dict[bool, set[str]]] = {}
     for (first, second), sign in signs.items():
         for key, other, own_sign in ((first, second, sign), (second, first, -sign)):
@@ -171,7 +171,7 @@ def _against(signs: Signs, baselines: Mapping[str, str]) -> Callable[[BoardEntry
 def _standings(
     official: Sequence[BoardEntry], others: Sequence[Sequence[BoardEntry]], seed: int
 ) -> Iterator[tuple[Signs, Mapping[str, Standing]]]:
-    """Yield (signs of the tested pairs, {key: rank}) for the official rows alone, then with each submitter's rows."""
+    """Yield (signs of the tested pairs, {key: rank}), first for the official rows, then with each submitter's rows."""
     if not official:  # the first row of each submitter then provides the range of scores
         yield {}, {}
         for theirs in others:

@@ -36,7 +36,7 @@ MOST = 100  # maximum number of submissions in a pull request (a suite has many 
 
 
 def most_bytes(path: str) -> int | None:
-    """Return the size limit in bytes for a file of a submission, or None if a submission cannot contain this path."""
+    """Return the size limit in bytes for a path in a submission, or None if a submission may not contain this path."""
     name = path.rpartition("/")[2]
     return LARGEST_SHARD if SHARD.fullmatch(name) else LARGEST.get(name)
 
@@ -71,7 +71,7 @@ class Submission:
     Attributes:
         result: Content of `result.json`.
         recorded: Scores in the records.
-        where: Name of the submission in messages.
+        where: Name by which messages refer to the submission.
     """
 
     result: Result
@@ -88,7 +88,7 @@ class Submission:
         return [folder / RESULT, folder / RECORDS]
 
     def only(self, cells: set[str]) -> "Submission":
-        """Return a submission that contains only the cells with these ids. Their ranks are recomputed."""
+        """Return a submission that contains only the cells with these ids, with recomputed ranks."""
         rows = self.records.filter(pc.is_in(self.records["cell_id"], pa.array(sorted(cells))))
         result = self.result.only(cells)
         recorded = replace(self.recorded, outcomes={key: self.recorded.outcomes[key] for key in cells})
@@ -98,12 +98,12 @@ class Submission:
 
     @property
     def checked(self) -> CheckedSubmission:
-        """The checked submission, for comparison with other submissions."""
+        """The checked submission, for comparisons with other submissions."""
         return CheckedSubmission(self.result, self.result.cells, self.recorded)
 
 
 def of_run(folder: str | Path, submitter: str, note: str = "", link: str = "") -> Submission:
-    """Create a submission from a finished run. Paths of local folders are not included (`read.public_names`).
+    """Create a submission from a finished run. Paths of local folders are removed (`read.public_names`).
 
     Raises:
         UserError: The folder contains no finished run, or its files contradict each other.
@@ -158,7 +158,7 @@ def of_upload(folder: str | Path, submitter: str, note: str = "", link: str = ""
 
 
 def run_packed(folder: str, submitter: str, note: str, link: str) -> bytes:
-    """Serialise a run as a submission, with records rewritten by pyarrow."""
+    """Serialise a run as a submission. pyarrow rewrites its records."""
     submission = of_run(folder, submitter, note, link)
     buffer = BytesIO()
     pq.write_table(submission.records, buffer)
@@ -166,10 +166,10 @@ def run_packed(folder: str, submitter: str, note: str, link: str) -> bytes:
 
 
 def _day(seconds: float | None) -> str | None:
-    """Format a Unix time as a day in UTC, YYYY-MM-DD."""
+    """Format a Unix time as a date in UTC, YYYY-MM-DD."""
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC).date().isoformat()
 
 
 def _pinned(source: dict, name: str) -> str:
-    """Return a name that loads the same dataset or model again, including the commit on the Hub."""
+    """Return a name, including the commit on the Hub, from which the same dataset or model can be loaded again."""
     return f"{source['repo']}@{source['revision']}" if source.get("repo") else name

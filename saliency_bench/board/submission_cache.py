@@ -1,4 +1,4 @@
-"""Cache for reading a board: checked submissions, and the ranks of comparable rows.
+"""Cache that speeds up reading a board. It stores checked submissions and the ranks of comparable rows.
 
 The name of a file is a hash of everything that determines its content, including the package's code, so files are never
 out of date. If a file is unreadable, its content is recomputed.
@@ -39,7 +39,7 @@ MOST_KEPT = 2**31  # maximum total size of the cache in bytes
 
 
 def read_cached(content: str, folder: Path) -> CheckedSubmission:
-    """Read and check a submission, or load it from the cache. `content` is the hash of its files.
+    """Read and check a submission, or load it from the cache. `content` is the hash of the submission's files.
 
     Raises:
         UserError: The submission is invalid.
@@ -78,12 +78,18 @@ def forget_oldest() -> None:
 
 
 def checked_and_packed(folder: str) -> bytes:
-    """Read, check and serialise a submission. Called in a child process by `bounded`, as submissions are untrusted."""
+    """Read, check and serialise a submission.
+
+    `bounded` calls this in a child process, because submissions are untrusted.
+    """
     return pack(read_checked(Path(folder)))
 
 
 def pack(submission: CheckedSubmission, **arrays: Any) -> bytes:
-    """Serialise a submission and additional arrays, without the partial scores, which a board does not need."""
+    """Serialise a submission and additional arrays.
+
+    Parts of scores are left out, because a board does not need them.
+    """
     # Store JSON as an array of bytes. An array of Python objects would be a pickle, and pickles are never loaded.
     texts: dict[str, bytes] = {
         "result": submission.result.model_dump_json().encode(),
@@ -97,7 +103,7 @@ def pack(submission: CheckedSubmission, **arrays: Any) -> bytes:
 
 
 def unpack(packed: bytes) -> CheckedSubmission:
-    """Deserialise a submission from `pack`. If the bytes are damaged, the decoder's error is raised."""
+    """Deserialise a submission that `pack` has serialised. If the bytes are damaged, the decoder's error is raised."""
     # numpy parses array headers with `ast`, which occasionally fails with several threads in Python 3.11.
     with PARSING, np.load(BytesIO(packed), allow_pickle=False) as arrays:
         result, cells, images = (arrays[name].tobytes() for name in ("result", "cells", "images"))
@@ -125,7 +131,10 @@ def code_hash() -> str:
 
 
 def cached_places(entries: Sequence[BoardEntry], seed: int) -> dict[str, BoardRank]:
-    """Return the ranks from `standing.places`. They are cached until rows, submitters, files or the code change."""
+    """Return the ranks from `standing.places`.
+
+    The ranks are cached until the rows, submitters, files or code change.
+    """
     about = sorted((entry.key, entry.content, entry.official, entry.submitter) for entry in entries)
     name = sha256(json.dumps([about, seed]).encode()).hexdigest()
     path = _folder() / f"{name}-{code_hash()[:16]}.json"

@@ -1,11 +1,14 @@
-"""Format of published results: one folder per submission, checked when written and again when read.
+"""Format of published results: one folder per submission.
+
+The files of a submission are checked when they are written and again when they are read.
 
     DATASET-FINGERPRINT/MODEL-DIGEST/SUBMITTER-CONTENT/result.json       settings, cells, provenance, note: `Result`
                                                        records.parquet   a row per cell and sample: `records.SCHEMA`
 
 The name of the last folder contains the submitter and a hash of the cells, so two submitters never write the same file.
 The id of a cell is a hash of everything that determines its score. `result.json` contains all of these values, so a
-wrong id is detected. Reading never executes content: the files are JSON and Parquet, checked against this schema.
+wrong id is detected. Reading a submission never executes code from it: the files are JSON and Parquet, and they are
+checked against this schema.
 """
 
 import json
@@ -51,7 +54,7 @@ SEVERAL_LINES = ("note", "command")
 
 
 def _link(text: str) -> str:
-    """Return a URL unchanged. Raise ValueError if readers could misjudge where it leads."""
+    """Return a URL unchanged. Raise ValueError if the URL could mislead readers about its destination."""
     parts = urlsplit(text)
     is_plain = text.isascii() and text.isprintable() and not set(text) & set(" <>\"'`\\")
     if text and not (is_plain and parts.scheme == "https" and parts.hostname and "@" not in parts.netloc):
@@ -79,7 +82,7 @@ class Dataset(StrictModel):
         fingerprint: Hash of the samples.
         samples: Number of samples in the split.
         used: Number of samples that the run used.
-        chosen_by: Classifier that selected the images, if different from the model.
+        chosen_by: Classifier that was used to select the images, if it is not the run's model.
     """
 
     id: Text
@@ -102,10 +105,10 @@ class Model(StrictModel):
         revision: Commit of that repository, or the name of torchvision's weights.
         digest: Hash of the weights.
         geometry: Description of how images are resized and cropped.
-        activation: Function that converts logits into probabilities.
+        activation: Name of the function that converts logits into probabilities.
         activation_assumed: Whether the activation was assumed because the checkpoint does not specify it.
         accuracy: Accuracy on all samples of the dataset.
-        accuracy_kind: Name of the measure in `accuracy`, such as "mean average precision".
+        accuracy_kind: Name of the measure that `accuracy` contains, such as "mean average precision".
         top5: Top-5 accuracy.
         no_accuracy: Reason why there is no accuracy.
         no_class: Number of images with a label that is not a class of the model. The accuracy excludes these images.
@@ -140,14 +143,14 @@ class Model(StrictModel):
 
 
 def ids_under(cell: CellResult, ids: CellIds) -> Iterator[str]:
-    """Yield the possible ids of a cell that has this explainer and metric and the settings `ids`."""
+    """Yield the possible ids of a cell with this explainer and this metric under the settings `ids`."""
     explainer = cell.explainer, json.dumps(cell.explainer_options, sort_keys=True), cell.explainer_version
     metric = cell.metric, json.dumps(cell.metric_options, sort_keys=True), cell.metric_version
     return ids.possible(explainer, metric, cell.asked_for)
 
 
 class Provenance(StrictModel):
-    """Versions and hardware of a run. Additional entries can contain any JSON data."""
+    """Versions and hardware with which a run was computed. Additional entries can contain any JSON data."""
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, Text | int | float | bool | None]
@@ -161,17 +164,18 @@ class Provenance(StrictModel):
 class Result(StrictModel):
     """All cells of a run that a submitter publishes under `license`.
 
-    `note`, `link`, `ran`, `submitted`, `seconds`, `peak_memory`, `command` and `provenance` cannot be checked.
+    A reviewer cannot check `note`, `link`, `ran`, `submitted`, `seconds`, `peak_memory`, `command` and `provenance`.
 
     Attributes:
         link: Link to the code or paper of the submitter's method.
         ran: Day on which the run started, according to the submitter's machine.
         submitted: Day of the submission, according to the submitter's machine.
-        seconds: {`explainer_id`: run time in seconds}. If a run was resumed, only its last call counts.
+        seconds: {`explainer_id`: run time in seconds}. If the run was resumed, only the time of its last call is
+            included.
         peak_memory: Peak memory in bytes during that call: GPU memory if there is a GPU, otherwise memory of the
             process.
         target: Description of what the maps explain.
-        setting: Everything that determines the scores, except explainer and metric.
+        setting: Everything that determines the scores, except the explainer and the metric.
         answers: The network's logits for fixed images, or null if they cannot be compared.
         maps: SHA-256 of each published map file (`published_maps`), in order.
     """
@@ -229,7 +233,7 @@ class Result(StrictModel):
     def group(self) -> str:
         """The folder of all submissions for this dataset and model.
 
-        Only the hashes identify the folder. The names make it readable.
+        Only the hashes in the folder's name identify it. The other words make the name readable.
         """
         dataset = f"{_slug(self.dataset.id)}-{_slug(self.dataset.split)}-{self.dataset.fingerprint[:8]}"
         return f"{dataset}/{_slug(self.model.id)}-{self.model.digest[:8]}"
@@ -246,7 +250,7 @@ class Result(StrictModel):
 
 
 def _check_labels(cell: CellResult, index: int) -> None:
-    """Raise ValueError if the name of a method or metric is unreadable or could be mistaken for another name."""
+    """Raise ValueError if the name of a method or metric is unreadable or could be mistaken for a different name."""
     for kind, name, chosen in (
         ("explainer", cell.explainer, cell.explainer_options),
         ("metric", cell.metric, cell.metric_options),
@@ -265,7 +269,7 @@ def read_result(path: Path) -> Result:
     """Read a `result.json`.
 
     Raises:
-        UserError: The file does not match the schema or is too large. The message contains file and field.
+        UserError: The file does not match the schema or is too large. The message names the file and the field.
     """
     try:
         text = read_bytes(path, LARGEST).decode()
@@ -280,7 +284,7 @@ def read_result(path: Path) -> Result:
 
 
 def validated(text: str, path: Path) -> Result:
-    """Parse a result from JSON text. The UserError for invalid text names the file and the field."""
+    """Parse a result from JSON text. For invalid text, a UserError names the file and the field."""
     try:
         return Result.model_validate_json(text)
     except ValidationError as error:
@@ -290,7 +294,7 @@ def validated(text: str, path: Path) -> Result:
 
 
 def check_texts(content: object, place: str = "") -> None:
-    """Check that all strings in JSON are printable: no terminal escapes, and no marks that reverse the text direction.
+    """Check that all strings in JSON are printable. Terminal escapes and marks that reverse the text direction are not.
 
     Args:
         content: Parsed JSON.

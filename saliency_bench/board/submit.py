@@ -1,4 +1,4 @@
-"""Submit a run, or precomputed maps, as a pull request to a results repository.
+"""Submit a run or precomputed maps to a results repository, as a pull request.
 
 Cells that the repository already contains with the same values are not sent again. Cells with different values are
 reported and sent.
@@ -52,16 +52,17 @@ class SubmissionPlan:
     Attributes:
         private: Whether the repository is or will be private.
         create: Whether the repository will be created.
-        bare: Whether to add a card, because the repository is new, or belongs to the account and has no card.
-        rights: Rights of the account that submits.
-        new: Cells that the repository does not contain, or contains with fewer samples.
+        bare: Whether to add a card. This is true if the repository is new, or if it belongs to the account and has no
+            card.
+        rights: Write permission of the submitting account.
+        new: Cells that are not in the repository, or only with fewer samples.
         known: Cells that the repository already contains with the same values. These cells are not sent.
         conflicts: New cells for which the repository contains different values. Both values are kept.
-        maps: Folder of maps to publish as well.
+        maps: Folder with maps that are published together with the scores.
         pending: URL of an open pull request with exactly these cells.
         pull_request: URL of the new pull request, or the folder of the submission on a local board.
-        api: API of the account that submits.
-        board: Folder of a local board, where files are written instead of opening a pull request.
+        api: `HfApi` client for the submitting account.
+        board: Folder of a local board. The files are written there, and no pull request is opened.
     """
 
     repo: str
@@ -86,12 +87,12 @@ class SubmissionPlan:
 
     @cached_property
     def sent(self) -> Submission:
-        """Return the submission with only the new cells."""
+        """Return a submission that contains only the new cells."""
         return self.submission.only({cell.cell_id for cell in self.new})
 
     @cached_property
     def files(self) -> dict[str, bytes | Path]:
-        """Return {path: content or local path} of the files of the new or pending pull request."""
+        """Return {path: content or local path} for the files of the new or pending pull request."""
         if not self.new:
             return {}
         with TemporaryDirectory() as folder:
@@ -112,7 +113,7 @@ class SubmissionPlan:
         """Describe the plan.
 
         Args:
-            several: Whether the pull request contains other runs that have already been described.
+            several: Whether the pull request also contains other runs, which have already been described.
         """
         lines: list[str] = []
         if self.known:
@@ -136,7 +137,7 @@ class SubmissionPlan:
         return lines + [f"  + {path}  {size(count)}" for path, count in self.sizes.items()]
 
     def description(self) -> str:
-        """Return the text of the pull request in Markdown: scores, note, link and command in code blocks."""
+        """Return the text of the pull request as Markdown. Scores, note, link and command are in code blocks."""
         result = self.sent.result
         parts = {"": "\n".join([*self.lines(), "", table(result.cells, result.dataset.used)])}
         parts |= {"Note": result.note, "Code or paper": result.link, "Command": result.command}
@@ -181,7 +182,7 @@ class SubmissionPlan:
 
 
 def board_files(repo: str) -> dict[str, bytes]:
-    """Return the files of a results repository before the first submission.
+    """Return the files that a results repository contains before the first submission.
 
     The tables contain a placeholder row, because the Hub does not display empty tables.
     """
@@ -197,7 +198,7 @@ def board_files(repo: str) -> dict[str, bytes]:
 
 
 def board_publication(namespace: str) -> Publication:
-    """Return the publication that creates the results repository of a namespace."""
+    """Return the publication that creates the results repository in a namespace."""
     repo = f"{namespace}/results"
     return Publication("dataset", repo, dict(board_files(repo)), LICENSE, mark=(SCHEMA, ""), first=(ROWS,))
 
@@ -217,7 +218,7 @@ def check_sizes(plans: Sequence[SubmissionPlan]) -> None:
 def propose(plans: Sequence[SubmissionPlan]) -> str | None:
     """Open one pull request with all submissions and return its URL, or None if there is nothing to send.
 
-    On a local board, write the submissions into the folder of the board and return this folder.
+    For a local board, write the submissions into the board's folder and return this folder.
     """
     sent = [plan for plan in plans if not plan.nothing]
     if not sent:
@@ -270,7 +271,7 @@ def _copy(content: bytes | Path, path: Path) -> None:
 
 
 def runs_in(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Return (finished runs, unfinished runs) of a folder: the folder itself, or the runs of a suite.
+    """Return (finished runs, unfinished runs) in a folder. The runs are the folder itself, or those of a suite.
 
     Raises:
         UserError: The folder is a suite without a finished run.
@@ -285,7 +286,7 @@ def runs_in(folder: Path) -> tuple[list[Path], list[Path]]:
 
 
 def is_suite(folder: Path) -> bool:
-    """Return whether a folder contains the runs of a suite and is not a run."""
+    """Return whether a folder is a suite, which contains runs but is not itself a run."""
     return (folder / "runs").is_dir() and not (folder / "summary.json").is_file()
 
 
@@ -332,8 +333,9 @@ def plan(
         note: Short note for readers.
         link: URL (https) of the code or paper.
         with_maps: Whether to publish the maps that `score_maps` has written into the folder.
-        dry_run: Whether only to compare. This requires neither a login nor a connection.
-        api: API of the account that submits, by default the account that is logged in.
+        dry_run: If true, only compare the run with what is already published. This requires neither a login nor a
+            connection.
+        api: `HfApi` client for the submitting account. Defaults to the logged-in account.
         read: Function that creates the submission. Use `of_upload` for untrusted runs.
 
     Raises:
@@ -382,7 +384,7 @@ def plan(
 def plan_for_folder(
     run: str | Path, board: str | Path, by: str, *, note: str = "", link: str = "", with_maps: bool = False
 ) -> SubmissionPlan:
-    """Plan the submission of a finished run to a board in a local folder. `publish` creates the folder if missing.
+    """Plan the submission of a finished run to a local board. `publish` creates the board's folder if it is missing.
 
     Args:
         run: Folder of the run.
@@ -411,7 +413,7 @@ def plan_for_folder(
 
 
 def _account(api: HfApi, repo: str, dry_run: bool) -> client.Account | None:
-    """Return the account that submits, or None for a dry run without login."""
+    """Return the submitting account, or None for a dry run without login."""
     if client.token_of(api) is None:
         if dry_run:
             return None
@@ -423,7 +425,7 @@ def _account(api: HfApi, repo: str, dry_run: bool) -> client.Account | None:
 def _rights(account: client.Account | None, repo: str, info: DatasetInfo | None) -> client.Rights:
     """Return whether an account may submit, and the reason if it may not.
 
-    With a write token, anyone may submit to a public repository. Only the owner of the namespace may create the
+    Anyone with a write token may submit to a public repository. Only the owner of the namespace may create the
     repository.
     """
     if account is None:
@@ -452,7 +454,7 @@ def _info(api: HfApi, repo: str) -> DatasetInfo | None:
 
 
 def _sort_cells(proposed: SubmissionPlan, revision: str | None) -> None:
-    """Compare the cells with the repository sample by sample, and fill in `new`, `known` and `conflicts`."""
+    """Compare the cells with the repository, sample by sample, and fill in `new`, `known` and `conflicts`."""
     ours = proposed.submission.checked
     published = [] if revision is None else _published(proposed, revision)
     for cell in ours.cells:
@@ -472,7 +474,7 @@ def _published(proposed: SubmissionPlan, revision: str) -> list[CheckedSubmissio
 
 
 def _pending(proposed: SubmissionPlan, author: str) -> str | None:
-    """Return the URL of this author's open pull request with exactly these cells, or None."""
+    """Return the URL of an open pull request by this author that contains exactly these cells, or None."""
     paths = list(proposed.files)
     with asking(proposed.repo):
         for pull in proposed.api.get_repo_discussions(
@@ -504,17 +506,17 @@ def submit(
     needs about 0.4 kB per record.
 
     Args:
-        run: A finished run or its folder, or precomputed maps, which are scored first. Precomputed maps are a filled-in
-            template, or a folder or file of maps, as for the argument `maps` of `run`.
+        run: A finished run, the folder of a run, or precomputed maps, which are scored first. Precomputed maps can be a
+            filled-in template, or any folder or file that the argument `maps` of `run` accepts.
         namespace: Namespace of the board.
-        name: Name of your method, for precomputed maps.
+        name: Name of your method. Required for precomputed maps.
         private: Whether to make a new repository private. Repositories are created only in your namespaces.
-        dry_run: Whether only to compare the run with the board, without sending anything.
+        dry_run: If true, compare the run with the board and send nothing.
         note: Short note for readers.
         link: URL (https) of the code or paper of your method.
-        with_maps: Whether to publish the maps, so that anyone, including the owner of the board, can recompute the
+        with_maps: Whether to publish the maps too. Anyone, including the owner of the board, can then recompute the
             scores. The maps are rounded to float16 before they are scored.
-        **scoring: Other arguments of `score_maps`, for precomputed maps.
+        **scoring: Other arguments for `score_maps`. Only for precomputed maps.
 
     Returns:
         The plan. `pull_request` is the URL of the pull request, or None after a dry run or if the board already
@@ -536,9 +538,9 @@ def scored(run: Run | str | Path, name: str | None = None, **scoring: Any) -> Pa
     """Return the folder of a finished run. Precomputed maps are scored first, which creates a run.
 
     Args:
-        run: A run, its folder, or maps, as for `submit`.
-        name: Name of the method, for maps.
-        **scoring: Other arguments of `score_maps`, for maps.
+        run: A run, the folder of a run, or maps, as for `submit`.
+        name: Name of the method. Only for maps.
+        **scoring: Other arguments for `score_maps`. Only for maps.
     """
     path = run.folder if isinstance(run, Run) else Path(run)
     if (path / "summary.json").is_file():

@@ -1,10 +1,12 @@
-"""Templates for precomputed maps: write a list of images and targets, and score the maps that other people compute.
+"""Templates for precomputed maps.
+
+A template lists images and targets, so that maps can be computed without this package and then scored.
 
 OUT/samples.csv     image_id, file (of the map), label, target (description), plus and minus (classes of the model)
-OUT/template.json   settings, identity, size of the prepared frame: `Template`
+OUT/template.json   settings, identity, size of the preprocessed images: `Template`
 OUT/example.py      computes maps with a small method; replace it with your method
 OUT/README.md       instructions
-OUT/images/         the prepared frames, on request
+OUT/images/         the preprocessed images, on request
 """
 
 import csv
@@ -67,8 +69,8 @@ class Template(StrictModel):
     Attributes:
         spec: Settings of the run that will score the maps, without explainers and metrics. Files and folders are full
             paths.
-        identity: Identity of dataset, model and target, so that maps are never scored on other data.
-        size: Size (H, W) of the prepared frame.
+        identity: Identity of the dataset, the model and the target. It prevents maps from being scored on other data.
+        size: Size (H, W) of the images after the classifier's preprocessing, and thus of the maps.
     """
 
     format: Literal[2] = FORMAT
@@ -89,14 +91,14 @@ def template(
     progress: bool = True,
     **settings: Unpack[SampleSettings],
 ) -> Path:
-    """Write a new folder with everything needed to compute maps without the package, and return its path.
+    """Write a new folder with everything needed to compute maps without the package, and return the folder's path.
 
     Args:
         dataset: Dataset, as for `run`.
         model: Model, as for `run`.
         out: Output folder.
-        images: Format in which the prepared frames are written: "png" (8 bits per channel) or "npy" (float32 (3, H, W)
-            in [0, 1], exactly the classifier's input). If None, they are not written.
+        images: Format in which the preprocessed images are written: "png" (8 bits per channel) or "npy" (float32 (3, H,
+            W) in [0, 1], exactly the classifier's input). If None, the images are not written.
         progress: Whether to show a progress bar.
         **settings: SETTINGS
 
@@ -140,7 +142,7 @@ def template(
 
 
 def _absolute(spec: RunSpec) -> RunSpec:
-    """Return the settings with full paths of files and folders, so that they work in any working directory."""
+    """Return the settings with absolute paths of files and folders, so that they are valid in any working directory."""
     paths = {name: value for name, value in spec if hint(name, "path") and isinstance(value, str)}
     changed: dict[str, object] = {name: _full(value) for name, value in paths.items()}
     if isinstance(spec.prompts, tuple):
@@ -149,13 +151,13 @@ def _absolute(spec: RunSpec) -> RunSpec:
 
 
 def _full(name: str) -> str:
-    """Return the full path of a file or folder. Other names, such as names of datasets, are returned unchanged."""
+    """Return the absolute path of a file or folder. Other names, such as names of datasets, are returned unchanged."""
     path = Path(name).expanduser()
     return str(path.resolve()) if path.exists() and name not in (*RULES, *list_datasets()) else name
 
 
 def _samples(data: SplitTable, model: RunModel, images: str | None) -> tuple[list[dict], tuple[int, int]]:
-    """Return (rows of samples.csv, size of the prepared frame), and write the frames if `images` is set."""
+    """Return (rows of samples.csv, size of the preprocessed images). If `images` is set, also write the images."""
     rows: list[dict] = []
     sizes: set[tuple[int, int]] = set()
     classifier, question = model.classifier, model.question
@@ -205,10 +207,10 @@ def _save(path: Path, values: np.ndarray) -> None:
 
 
 def read_template(folder: str | Path) -> tuple[Template, dict[str, str]]:
-    """Read a template and return (content of template.json, {image id: file of the map}).
+    """Read a template and return (content of template.json, {image id: name of the map's file}).
 
     Raises:
-        UserError: The folder is not a template or was changed. The message contains file and field.
+        UserError: The folder is not a template or was changed. The message names the file and the field.
     """
     path, table = Path(folder) / TEMPLATE, Path(folder) / SAMPLES
     if not path.is_file() or not table.is_file():
@@ -246,17 +248,17 @@ def score_maps(
     progress: bool = True,
     say: Callable[[str], object] = lambda line: None,
 ) -> Run:
-    """Score precomputed maps in a run, with the same metrics and batches as the maps of explainers.
+    """Score precomputed maps in a run, with the same metrics and the same batches as for maps of explainers.
 
     Args:
         maps: A filled-in template (with a folder `maps` or a file `maps.parquet`), or, if `template` is set, a folder
             or file of maps (`compute.maps.map_files`).
         name: Name of the method.
-        template: Folder of the template, if the maps are in a different folder.
-        metrics: Metrics, by default all metrics that need only one map per image.
-        out: Folder of the run, by default a folder next to the maps, named after method and maps.
-        partial: Whether to skip and count images without a map instead of raising an error.
-        batch_size: Batch size, by default the batch size of the template.
+        template: Folder of the template. Only needed if the maps are in a different folder.
+        metrics: Metrics. By default, all metrics that need only one map per image are used.
+        out: Folder of the run. By default, it is created next to the maps and named after the method and the maps.
+        partial: If true, skip images that have no map, and count them. If false, raise an error for them.
+        batch_size: Batch size. Defaults to that of the template.
         device: Device, as for `run`.
         with_maps: Whether to round the maps for publishing (`published_maps`: float16 with a scale) before they are
             scored, and to write them into the folder of the run.
@@ -264,8 +266,8 @@ def score_maps(
         say: Function that prints a message before scoring.
 
     Raises:
-        UserError: The maps do not match the template, `run` rejects the settings, or dataset, model or target have
-            changed since the template was created.
+        UserError: The maps do not match the template, `run` rejects the settings, or the dataset, the model or the
+            target has changed since the template was created.
     """
     started = perf_counter()
     folder = Path(maps if template is None else template)
@@ -309,12 +311,12 @@ def score_maps(
 
 
 def _maps_in(folder: Path) -> Path:
-    """Return the location of a template's maps: its folder or its Parquet file."""
+    """Return where a template's maps are: in its folder of maps or in its Parquet file."""
     return next((path for path in (folder / MAPS, folder / f"{MAPS}.parquet") if path.exists()), folder / MAPS)
 
 
 def _scorers(metrics: Scorer | Sequence[Scorer] | None) -> list[Metric]:
-    """Return the metrics, by default all metrics that need only one map per image."""
+    """Return the given metrics. By default, return all metrics that need only one map per image."""
     if metrics is None:
         return [metric for metric in map(registered_metric, usable_names("metrics")) if not wants_more(metric)]
     return [as_metric(metric) for metric in ([metrics] if isinstance(metrics, str) or callable(metrics) else metrics)]

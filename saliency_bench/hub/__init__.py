@@ -1,1 +1,1 @@
-"""Hub client and uploads, independent of datasets, models and results."""
+"""Client and uploads for the Hugging Face Hub. This package does not depend on datasets, models or results."""

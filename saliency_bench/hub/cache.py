@@ -1,7 +1,7 @@
 """Record which commit a branch refers to, in the cache folder of huggingface_hub.
 
-huggingface_hub does not record the branch of a file that was requested by commit. With this record, a branch can later
-be resolved to the same commit without contacting the Hub.
+If a file is requested by commit, huggingface_hub does not record the branch. With the record of this module, a branch
+can later be resolved to the same commit without contacting the Hub.
 """
 
 from contextlib import suppress
@@ -20,12 +20,12 @@ def folder_of(kind: str, repo: str) -> Path:
 
 
 def snapshot_of(kind: str, repo: str, commit: str) -> Path:
-    """Return the local folder of a commit's files."""
+    """Return the local folder that contains a commit's files."""
     return folder_of(kind, repo) / "snapshots" / commit
 
 
 def remember(kind: str, repo: str, revision: str | None, commit: str) -> None:
-    """Record the commit of a revision (default "main")."""
+    """Record the commit that a revision (default "main") refers to."""
     if revision == commit:
         return
     with suppress(UserError):  # no writable cache
@@ -33,7 +33,7 @@ def remember(kind: str, repo: str, revision: str | None, commit: str) -> None:
 
 
 def remembered(kind: str, repo: str, revision: str | None) -> str | None:
-    """Return the last known commit of a revision, or None.
+    """Return the last recorded commit of a revision, or None.
 
     A revision that is itself a commit is returned unchanged if any file of this commit is cached.
     """

@@ -1,4 +1,4 @@
-"""Hub client: account, token and permissions. No message ever contains a token."""
+"""Hub client: account, token and permissions. Messages never contain a token."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,10 +22,10 @@ class Account:
 
     Attributes:
         name: Name of the user.
-        roles: {namespace: role} of the user and the user's organisations. A role is "admin", "write", "contributor" or
-            "read".
+        roles: {namespace: role}, for the user's own namespace and those of the user's organisations. A role is "admin",
+            "write", "contributor" or "read".
         read_only: Whether the token has only read access.
-        scopes: Namespaces and repositories that a fine-grained token may write to, or None for all.
+        scopes: Namespaces and repositories that a fine-grained token may write to, or None if it may write to all.
     """
 
     name: str
@@ -34,12 +34,15 @@ class Account:
     scopes: frozenset[str] | None
 
     def role(self, repo: str) -> str | None:
-        """Return the account's role in a repository's namespace, ignoring case, or None."""
+        """Return the account's role in a repository's namespace, or None. Case is ignored."""
         namespace = repo.partition("/")[0].casefold()
         return {name.casefold(): role for name, role in self.roles.items()}.get(namespace)
 
     def refusal(self, repo: str) -> str | None:
-        """Return why the account may not write to a repository, or None if it may. The repository need not exist."""
+        """Return why the account may not write to a repository, or None if it may.
+
+        The repository need not exist yet.
+        """
         namespace, role = repo.partition("/")[0], self.role(repo)
         if role is None:
             return f"{self.name} may not write to {repo}, which belongs to {namespace}"
@@ -55,7 +58,10 @@ class Account:
 
 
 def account(api: HfApi) -> Account:
-    """Return the account that the Hub reports for the current token. Errors from the Hub are raised unchanged."""
+    """Return the account that the current token belongs to, as reported by the Hub.
+
+    Errors from the Hub are raised unchanged.
+    """
     info: dict[str, Any] = api.whoami(cache=True)  # the Hub limits how often this request may be sent
     token = info.get("auth", {}).get("accessToken", {})
     scoped = (token.get("fineGrained") or {}).get("scoped") if token.get("role") == "fineGrained" else None
@@ -73,7 +79,7 @@ class Rights:
 
     Attributes:
         may: Whether the account may write, or None if this is unknown.
-        line: Line that is printed below the plan of an upload.
+        line: Line of text that is printed below the plan of an upload.
     """
 
     may: bool | None
@@ -108,7 +114,7 @@ def default_api() -> HfApi:
 
 
 def shown_endpoint(api: HfApi) -> str:
-    """Return the URL of the Hub, without the user name and password that HF_ENDPOINT may contain."""
+    """Return the URL of the Hub, without any user name and password that HF_ENDPOINT may contain."""
     parts = urlsplit(api.endpoint)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 

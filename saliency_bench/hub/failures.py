@@ -1,4 +1,4 @@
-"""Convert errors from the Hub and the network to one readable line.
+"""Convert errors raised by the Hub or by the network to one readable line.
 
 The line never contains the token, although a server may include it in its response.
 """
@@ -16,7 +16,7 @@ NETWORK = ("httpx", "httpx2", "httpcore", "requests", "urllib3")  # HTTP librari
 
 
 def status_of(error: BaseException) -> int | None:
-    """Return the HTTP status of an error or of its cause."""
+    """Return the HTTP status of an error or of its cause, or None if neither has one."""
     for item in _chain(error):
         status = getattr(getattr(item, "response", None), "status_code", None)
         if isinstance(status, int):
@@ -25,7 +25,7 @@ def status_of(error: BaseException) -> int | None:
 
 
 def is_network_error(error: BaseException) -> bool:
-    """Return whether the network failed, rather than the Hub returning an error."""
+    """Return whether an error means that the network failed, and not that the Hub responded with an error."""
     return status_of(error) is None and any(
         isinstance(item, ConnectionError | TimeoutError) or type(item).__module__.partition(".")[0] in NETWORK
         for item in _chain(error)
@@ -33,7 +33,7 @@ def is_network_error(error: BaseException) -> bool:
 
 
 def may_pass(error: BaseException) -> bool:
-    """Return whether repeating the failed request can help."""
+    """Return whether repeating the failed request could succeed."""
     return not _is_offline(error) and (status_of(error) in PASSING or is_network_error(error))
 
 
@@ -43,7 +43,7 @@ def is_from_hub(error: BaseException) -> bool:
 
 
 def retry_after(error: BaseException) -> int | None:
-    """Return how many seconds the Hub asks clients to wait, or None if it does not specify this."""
+    """Return the number of seconds that the Hub asks clients to wait, or None if it does not state a number."""
     for item in _chain(error):
         headers = getattr(getattr(item, "response", None), "headers", {})
         if (seconds := headers.get("Retry-After", "")).isdigit():
@@ -56,7 +56,7 @@ def retry_after(error: BaseException) -> int | None:
 def refuse(error: BaseException, repo: str, token: str | None) -> NoReturn:
     """Raise a UserError that names the fix. `repo` is the repository of the failed request.
 
-    The original error remains the cause, for `--debug`, unless it contains the token.
+    The original error remains the cause, so that `--debug` can show it, unless it contains the token.
     """
     again = "; nothing is lost: run the same command again" if may_pass(error) else ""
     holds_token = token and any(token in str(item) for item in _chain(error))
@@ -64,7 +64,7 @@ def refuse(error: BaseException, repo: str, token: str | None) -> NoReturn:
 
 
 def reason(error: BaseException, repo: str, token: str | None) -> str:
-    """Return a description of an error, without the token."""
+    """Return a description of an error. It does not contain the token."""
     line = _reason(error, repo)
     return line.replace(token, "***") if token else line
 

@@ -27,9 +27,9 @@ def patiently(
     Args:
         action: Request to the Hub, or upload that resumes when it is called again.
         repo: Repository of the request, for messages.
-        api: Client of the Hub.
-        say: Function that is called with a line of text before each pause.
-        pauses: Successive pauses in seconds, used if the Hub requests no pause.
+        api: `HfApi` client.
+        say: Function that receives a line of text before each pause.
+        pauses: Lengths of the successive pauses in seconds. A length that the Hub requests takes precedence.
 
     Raises:
         UserError: The action fails with an error that waiting does not fix, or the Hub remains busy.

@@ -1,6 +1,6 @@
 """Parse repository names: OWNER/NAME or OWNER/NAME@REVISION.
 
-The prefix in hub:OWNER/NAME is needed only if a local folder has the same name.
+The form hub:OWNER/NAME is needed only if a local folder has the same name.
 """
 
 import re
@@ -18,7 +18,7 @@ class HubName(NamedTuple):
     Attributes:
         name: OWNER/NAME, or a path, without `hub:` and `@REVISION`.
         revision: Branch, tag or commit, or None.
-        forced: Whether the name starts with `hub:`, so that it does not refer to a folder.
+        forced: Whether the name starts with `hub:`, which means that it does not refer to a folder.
     """
 
     name: str
@@ -47,5 +47,5 @@ def hub_name(text: str, revision: str | None = None) -> HubName:
 
 
 def could_be_on_the_hub(text: str) -> bool:
-    """Return whether a name has the format of a Hub id rather than of a path."""
+    """Return whether a name has the format of a Hub id and not that of a path."""
     return ID.fullmatch(text) is not None and not text.startswith(".")

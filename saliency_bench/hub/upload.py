@@ -1,4 +1,7 @@
-"""Upload files to the Hub. The plan is shown first, only differences are sent, and interrupted uploads resume."""
+"""Upload files to the Hub.
+
+The plan is shown first, only changed files are sent, and interrupted uploads can be resumed.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -53,14 +56,14 @@ def publish(
 ) -> Published:
     """Update a repository so that it contains the files of `publication`. Unchanged files are not sent.
 
-    An interrupted upload resumes, in this call or in a later call: uploaded files are not sent again, and all changes
-    are in one commit.
+    An interrupted upload is resumed in this call or in a later one: files that were already uploaded are not sent
+    again, and all changes are made in one commit.
 
     Args:
         publication: Intended content of the repository.
         private: Whether to make a new repository private.
-        dry_run: Whether to send nothing.
-        api: Client of the Hub, or None for a client of the account that is logged in.
+        dry_run: If true, show the plan and send nothing.
+        api: `HfApi` client. Defaults to a client for the logged-in account.
         say: Function that is called with each line of the plan before any file is sent.
 
     Raises:
@@ -93,7 +96,7 @@ def publish(
 
 
 def _check(publication: Publication, api: HfApi, dry_run: bool) -> None:
-    """Raise UserError if the repository name is invalid, or if a token is needed but there is none."""
+    """Raise UserError if the repository name is invalid, or if a token is needed but not available."""
     try:
         validate_repo_id(publication.repo)
     except ValueError as error:
@@ -103,7 +106,7 @@ def _check(publication: Publication, api: HfApi, dry_run: bool) -> None:
 
 
 def _send(plan: UploadPlan, api: HfApi) -> str:
-    """Commit all changes on top of the commit that the plan was compared with, and return the id of the new commit.
+    """Commit all changes on top of the commit that the plan was compared with. Return the id of the new commit.
 
     The repository is created if it does not exist.
     """

@@ -29,11 +29,11 @@ class Publication:
         kind: Type of the repository: "dataset", "model" or "space".
         files: {path in the repository: local file, or content of the file}.
         license: License of the content, or None if it is not stated.
-        owned: Patterns of the paths that this package manages. A matching file in the repository is removed if it is
+        owned: Patterns for the paths that this package manages. A matching file in the repository is removed if it is
             not in `files`.
-        mark: Path of a JSON file in `files`, followed by keys of this file. A repository that already has files must
-            contain this file with the same values for these keys. Otherwise, its content counts as unrelated work.
-            The only key is "" if the file just has to exist.
+        mark: Path of a JSON file in `files`, followed by keys of this file. If a repository already has files, it must
+            contain this JSON file with the same values for these keys; otherwise, its content counts as unrelated work.
+            If the file only has to exist, the only key is "".
         sdk: SDK of a Space.
         first: Paths that are sent only if the repository lacks them, because other programs may change them later.
     """
@@ -63,8 +63,8 @@ class UploadPlan:
     """Plan of an upload.
 
     `changes` is {path: "new", "changed", "removed" or "unchanged"}. `head` is the commit used for the comparison, or
-    None if the repository does not exist or was not compared. `rights` is the permission of the current account, or
-    None if no file would be sent.
+    None if the repository does not exist or was not compared. `rights` is the write permission of the current account,
+    or None if no file would be sent.
     """
 
     publication: Publication
@@ -81,7 +81,7 @@ class UploadPlan:
         return all(change == "unchanged" for change in self.changes.values())
 
     def lines(self) -> list[str]:
-        """Return the lines of the plan that are shown before any file is sent."""
+        """Return the lines that describe the plan. They are shown before any file is sent."""
         publication = self.publication
         sizes = {path: publication.bytes(path) for path in publication.files}
         differ = [path for path, change in self.changes.items() if change != "unchanged"]
@@ -117,7 +117,7 @@ class UploadPlan:
 
 
 def upload_plan(publication: Publication, private: bool, api: HfApi) -> UploadPlan:
-    """Compare the files with the Hub and return the plan. Errors from the Hub are raised unchanged.
+    """Compare the files with those on the Hub and return the plan. Errors from the Hub are raised unchanged.
 
     Raises:
         UserError: The repository must be private but is public, or it contains unrelated work.
@@ -179,7 +179,10 @@ def _value(content: Path | bytes, key: str) -> object:
 
 
 def plan_if_reachable(publication: Publication, private: bool, api: HfApi) -> UploadPlan:
-    """Return the plan. If the Hub is unreachable, every file is marked as new, so that a dry run works offline."""
+    """Return the plan of an upload.
+
+    If the Hub is unreachable, every file is marked as new, so a dry run works offline.
+    """
     try:
         return upload_plan(publication, private, api)
     except Exception as error:
@@ -190,7 +193,7 @@ def plan_if_reachable(publication: Publication, private: bool, api: HfApi) -> Up
 
 
 def size(count: int) -> str:
-    """Format a number of bytes, such as 512 B, 1.2 kB or 3.4 MB."""
+    """Format a number of bytes for display, for example as 512 B, 1.2 kB or 3.4 MB."""
     for unit, scale in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if count >= scale:
             return f"{count / scale:.1f} {unit}"
@@ -198,7 +201,7 @@ def size(count: int) -> str:
 
 
 def _change(content: Path | bytes, remote: RepoFile | None) -> str:
-    """Return the state of a file compared with the Hub: "new", "changed" or "unchanged"."""
+    """Return the state of a file relative to the Hub: "new", "changed" or "unchanged"."""
     if remote is None:
         return "new"
     if (len(content) if isinstance(content, bytes) else content.stat().st_size) != remote.size:

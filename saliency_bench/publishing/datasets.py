@@ -50,11 +50,11 @@ def dataset_publication(
         folder: Folder of the dataset.
         namespace: Namespace on the Hub.
         workspace: Empty folder for temporary files.
-        name: Name of the repository, or None for the dataset's name.
+        name: Name of the repository. Defaults to the dataset's name.
         with_images: Licence under which to publish images that may otherwise not be redistributed. If it is None, only
             the annotations of such a dataset are published.
-        evaluation: Whether to add `eval.yaml` (`headline`), so that the Hub shows scores of models on the dataset's
-            page. The Hub may reject the whole upload if the framework is not registered.
+        evaluation: Whether to add `eval.yaml` (see `headline`). With this file, the Hub shows scores of models on the
+            dataset's page. The Hub may reject the whole upload if the framework is not registered.
         hide: Split whose masks are left out. `masks_publication` publishes them in a private repository.
 
     Raises:
@@ -111,7 +111,9 @@ def dataset_publication(
 
 
 def masks_publication(public: Publication, folder: str | Path, split: str, workspace: Path) -> Publication:
-    """Return the files of the private repository of hidden masks: all columns of the split except its images.
+    """Return the files of the private repository for hidden masks.
+
+    The files contain all columns of the split except its images.
 
     Args:
         public: Publication of the dataset without these masks.
@@ -129,12 +131,12 @@ def masks_publication(public: Publication, folder: str | Path, split: str, works
 
 
 def check_never_shown(repo: str, split: str, api: HfApi) -> None:
-    """Check that the masks to hide were never published. Errors from the Hub are not converted.
+    """Check that the masks to hide were never published. Errors from the Hub are raised unchanged.
 
     Args:
         repo: Id of the public repository.
         split: Split whose masks are to be hidden.
-        api: Client of the Hub.
+        api: `HfApi` client.
 
     Raises:
         UserError: A commit of the repository contains these masks, or data of unknown origin.
@@ -158,14 +160,14 @@ def check_never_shown(repo: str, split: str, api: HfApi) -> None:
 def check_hidden_nowhere(folder: str | Path, repo: str, hide: str | None, api: HfApi) -> None:
     """Check that no private repository of the account hides masks that would now be published.
 
-    Samples are considered equal if their images are equal, so a copied, renamed or rebuilt folder is recognised. Errors
-    from the Hub are not converted.
+    Samples count as the same if their images are the same, so a copied, renamed or rebuilt folder is recognised.
+    Errors from the Hub are raised unchanged.
 
     Args:
         folder: Folder of the dataset.
         repo: Repository to publish.
         hide: Split whose masks `repo` hides, or None if it shows all masks.
-        api: Client of the Hub, with a token.
+        api: `HfApi` client with a token.
 
     Raises:
         UserError: A private repository hides these masks. The message names the repository.
@@ -193,7 +195,7 @@ def check_hidden_nowhere(folder: str | Path, repo: str, hide: str | None, api: H
 
 
 def _check_secret(build_report: dict, with_images: str | None) -> None:
-    """Raise UserError if anyone can build the masks, or if the images would not be published."""
+    """Raise UserError if anyone can build the masks, or if the images would not be published with the dataset."""
     if not is_own_data(build_report["dataset"]):
         raise UserError(
             f"anyone can build {build_report['dataset']} with its masks, so they cannot be hidden; use --hide-masks "
@@ -206,7 +208,7 @@ def _check_secret(build_report: dict, with_images: str | None) -> None:
 
 
 def samples_picture(folder: Path, build_report: dict) -> tuple[bytes, list[str]]:
-    """Return a PNG of six samples of different classes with their masks, and their captions."""
+    """Return a PNG that shows six samples of different classes with their masks, and the captions of the samples."""
     chosen = _chosen(folder, build_report)
     rows = -(-len(chosen) // COLUMNS)
     sheet = Image.new("RGB", (COLUMNS * (CELL + GAP) - GAP, rows * (CELL + GAP) - GAP), "white")
@@ -224,7 +226,7 @@ def samples_picture(folder: Path, build_report: dict) -> tuple[bytes, list[str]]
 
 
 def _checked_report(folder: Path) -> dict:
-    """Return the build report after comparing every file with it."""
+    """Return the build report, after checking that it matches every file."""
     if not (folder / REPORT).is_file():
         raise UserError(f"{folder} is not a dataset built by `saliency-bench build` (it has no {REPORT})")
     build_report = complete(read_report(folder), str(folder))
@@ -237,7 +239,7 @@ def _checked_report(folder: Path) -> dict:
 
 
 def _files(root: Path, build_report: dict, readme: str, repo: str, config: str | None) -> dict[str, Path | bytes]:
-    """Return the files to publish. If `config` is None, eval.yaml is left out; else it contains this config."""
+    """Return the files to publish. If `config` is None, eval.yaml is left out; otherwise, it contains this config."""
     files: dict[str, Path | bytes] = {
         file["path"]: root / file["path"] for part in build_report["splits"].values() for file in part["files"]
     }
@@ -252,7 +254,7 @@ def _with_picture(readme: str, shown: list[str]) -> str:
 
 
 def _with_bias(readme: str, line: str | None) -> str:
-    """Add a line about centred masks to the section on biases of a card."""
+    """Add a line about centred masks to the section on biases in a card."""
     none, head = "## Known biases\n\n- No biases are known.\n", "## Known biases\n\n"
     return readme.replace(none, head).replace(head, f"{head}- {line}\n", 1) if line and line not in readme else readme
 
@@ -273,9 +275,9 @@ def _centre(folder: Path, build_report: dict) -> str | None:
 
 
 def _chosen(folder: Path, build_report: dict) -> list[dict]:
-    """Return the first samples with a mask, from as many different classes as possible.
+    """Select the first samples that have a mask, from as many different classes as possible.
 
-    The samples come from the split `test` if it exists.
+    The samples come from the test split if there is one.
     """
     by_class: dict[int, dict] = {}
     others: list[dict] = []
@@ -290,7 +292,7 @@ def _chosen(folder: Path, build_report: dict) -> list[dict]:
 
 
 def _with_mask(row: dict) -> Image.Image:
-    """Return an image with its mask tinted and outlined, scaled to at most CELL pixels per side."""
+    """Draw an image with its mask tinted and outlined, scaled to at most CELL pixels per side."""
     image = open_rgb(row["image"]["bytes"])
     scale = CELL / max(image.size)
     size = max(1, round(image.width * scale)), max(1, round(image.height * scale))
@@ -306,6 +308,6 @@ def _with_mask(row: dict) -> Image.Image:
 
 
 def _shrunk(mask: np.ndarray) -> np.ndarray:
-    """Return the mask without its border pixels."""
+    """Return a mask without the pixels at its border."""
     padded = np.pad(mask, 1)
     return padded[:-2, 1:-1] & padded[2:, 1:-1] & padded[1:-1, :-2] & padded[1:-1, 2:]

@@ -6,8 +6,8 @@ The tasks are:
     gradcam-miou         saliency_miou of gradcam, for datasets with masks
     gradcam-insertion    saliency_insertion of gradcam
 
-All scores are computed on the whole split, and the maps explain the labels of the dataset. A model repository contains
-the scores in `.eval_results/saliency-bench.yaml`; the records of all samples are in the results repository.
+All scores are computed on the entire split, and the maps explain the dataset's labels. A model repository contains the
+scores in `.eval_results/saliency-bench.yaml`; the records of all samples are in the results repository.
 """
 
 from datetime import UTC, datetime
@@ -25,14 +25,14 @@ NEEDS_MASKS = ("saliency_miou",)
 
 
 def shown_split(build_report: dict) -> str:
-    """Return the split that the scores refer to: test, or the first split if there is no split test."""
+    """Return the name of the split that the scores refer to: "test", or the first split if there is no test split."""
     return "test" if "test" in build_report["splits"] else next(iter(build_report["splits"]))
 
 
 def eval_yaml(build_report: dict, config: str) -> bytes:
     """Return the content of a dataset's eval.yaml.
 
-    The file defines the tasks for which the Hub lists models on the dataset's page.
+    This file defines the tasks for which the Hub lists models on the dataset's page.
     """
     split = shown_split(build_report)
     has_masks = build_report["splits"][split]["masks"] > 0
@@ -57,8 +57,8 @@ def accuracy_entry(repo: str, log: dict, accuracy: Interval) -> EvalResultEntry:
 
     Args:
         repo: Repository of the model.
-        log: Content of training_log.json. Its dataset is on the Hub.
-        accuracy: Accuracy on the split test.
+        log: Content of training_log.json. The dataset that it names must be on the Hub.
+        accuracy: Accuracy on the test split.
     """
     side = log["settings"]["size"]
     return EvalResultEntry(
@@ -73,13 +73,13 @@ def accuracy_entry(repo: str, log: dict, accuracy: Interval) -> EvalResultEntry:
 
 
 def score_entries(run: Run, dataset: dict, published: dict, namespace: str) -> tuple[list[EvalResultEntry], str]:
-    """Return the scores of a run on a dataset from the Hub, and the reason if they cannot be listed, else "".
+    """Return (scores of a run on a dataset from the Hub, reason why the scores cannot be listed or "").
 
     Args:
         run: Run of the model.
         dataset: Dictionary with the keys "repo" and "revision".
         published: Build report of the dataset.
-        namespace: Namespace whose results repository contains the records.
+        namespace: Namespace of the results repository that contains the records.
     """
     about, split = run.summary["dataset"], run.summary["dataset"]["split"]
     if published.get("splits", {}).get(split, {}).get("fingerprint") != about["fingerprint"]:

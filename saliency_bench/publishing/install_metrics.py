@@ -1,4 +1,4 @@
-"""Install the metrics so that `evaluate.load("saliency_miou")` works without a namespace, offline and in any folder."""
+"""Install the metrics so that `evaluate.load("saliency_miou")` works without a namespace, in any folder and offline."""
 
 import inspect
 import os
@@ -37,8 +37,8 @@ class Installed:
 def install_metrics(names: Iterable[str] = ()) -> list[Installed]:
     """Copy metrics into the module cache of evaluate, HF_MODULES_CACHE.
 
-    If there are several copies of a metric, evaluate uses the one whose main script was modified last, so the last
-    installation is used, regardless of its version.
+    If there are several copies of a metric, evaluate uses the one whose main script was modified last. The most recent
+    installation is therefore used, regardless of its version.
 
     Args:
         names: Names of the metrics, or () for all.
@@ -82,7 +82,10 @@ def _install(name: str, texts: dict[str, str]) -> Installed:
 
 
 def _in_use(folder_of_metric: Path, name: str) -> Path | None:
-    """Return the newest copy, which evaluate uses, or None if there are no copies or if two copies are equally new."""
+    """Return the newest copy of a metric, which evaluate uses.
+
+    Return None if there is no copy, or if two copies are equally new.
+    """
     times = sorted((main.stat().st_mtime, main.parent) for main in folder_of_metric.glob(f"*/{name}.py"))
     if not times or (len(times) > 1 and times[-1][0] == times[-2][0]):
         return None
@@ -90,7 +93,7 @@ def _in_use(folder_of_metric: Path, name: str) -> Path | None:
 
 
 def _cached(name: str, texts: dict[str, str]) -> str:
-    """Write the files into evaluate's cache unless they exist, and return the name of their folder, which is a hash."""
+    """Unless they exist, write the files into evaluate's cache. Return the name of their folder, which is a hash."""
     from datasets import DownloadMode
     from evaluate import loading
 

@@ -1,4 +1,4 @@
-"""Publish a metric as a Space, which `evaluate.load("NAMESPACE/NAME")` loads and whose page is a demo."""
+"""Publish a metric as a Space, from which `evaluate.load("NAMESPACE/NAME")` loads it. The Space's page is a demo."""
 
 import re
 from pathlib import Path
@@ -19,7 +19,7 @@ PYTHON = "3.11"  # the default Python of a Space is older than this package requ
 
 
 def card_of(name: str) -> str:
-    """Return the card of a metric with its declared description and citation."""
+    """Return a metric's card, including the declared description and citation."""
     card = RepoCard((registry.files("metrics")[name].parent / CARD).read_text(encoding="utf-8"))
     card.data["description"] = registry.summary(registry.score_file("metrics", name))
     paper = registered_metric(name).declaration.paper
@@ -30,7 +30,7 @@ def card_of(name: str) -> str:
 
 
 def check_publishable(name: str) -> None:
-    """Raise UserError if a metric is a function in a file, or has no card or no list of requirements."""
+    """Raise UserError if a metric is a function in a user's file, or if it lacks a card or a list of requirements."""
     if OWN_FILE.search(name):
         raise UserError(
             f"{name} is a function in a file, but a published metric is a folder with NAME.py, score.py, README.md and "
@@ -47,7 +47,7 @@ def check_publishable(name: str) -> None:
 
 
 def metric_publication(name: str, namespace: str) -> Publication:
-    """Return the files of a metric's Space: card, requirements, page, script and the modules that the script imports.
+    """Return the files of a metric's Space: card, requirements, page, main script, and the modules that it imports.
 
     Raises:
         UserError: The metric is unknown, or lacks a file that a Space needs.

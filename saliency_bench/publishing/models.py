@@ -48,11 +48,11 @@ def model_publication(
     Args:
         folder: Folder of the checkpoint.
         namespace: Namespace on the Hub.
-        name: Name of the repository, or None for the name of the folder.
-        license: Licence of the weights, as an identifier of the Hub.
-        results: Folder of a run on this model, for the card's table and model-index.
-        eval_results: Whether to add the scores of `headline` for the Hub's page of the dataset.
-        api: Client of the Hub.
+        name: Name of the repository. Defaults to the name of the folder.
+        license: Licence of the weights, as one of the Hub's licence identifiers.
+        results: Folder of a run on this model. Its scores are added to the card's table and model-index.
+        eval_results: Whether to add the scores from `headline`, which the Hub shows on the page of the dataset.
+        api: `HfApi` client.
 
     Raises:
         UserError: The folder is not a checkpoint of `saliency-bench train`, or the run used a different model.
@@ -76,7 +76,7 @@ def model_publication(
 
 
 def _files(folder: Path) -> dict[str, Path]:
-    """Return the files of a checkpoint.
+    """Return the files that a checkpoint consists of.
 
     Raises:
         UserError: A required file is missing.
@@ -95,7 +95,7 @@ def _files(folder: Path) -> dict[str, Path]:
 
 
 def _public_log(log: dict, namespace: str, api: HfApi) -> dict:
-    """Return the training log without local paths, but with the repository and commit of the dataset."""
+    """Return the training log, with local paths replaced by the repository and commit of the dataset."""
     model, settings, dataset = log["model"], log["settings"], log["dataset"]
     base = log.get("base")
     repo, revision = dataset["repo"], dataset.get("revision")
@@ -109,7 +109,7 @@ def _public_log(log: dict, namespace: str, api: HfApi) -> dict:
 
 
 def _published(name: str, images: str, namespace: str, api: HfApi) -> tuple[str | None, str | None]:
-    """Return (repository, commit) of a published dataset with exactly these training images, or (None, None).
+    """Return (repository, commit) of a published dataset that has exactly these training images, or (None, None).
 
     Raises:
         UserError: The Hub is too busy to respond.
@@ -191,9 +191,10 @@ def _model_index(log: dict, run: Run | None) -> list[EvalResult]:
 
 
 def _entry(dataset: dict, kind: str, name: str, value: Any, about: dict) -> EvalResult:
-    """Return a result for the model-index of a card.
+    """Return a result for the model-index in a card.
 
-    `dataset` contains id and split, and for a dataset from the Hub also repository and commit.
+    `dataset` contains the id and the split of the dataset. For a dataset from the Hub, it also contains the repository
+    and the commit.
     """
     return EvalResult(
         task_type="image-classification",
@@ -209,9 +210,9 @@ def _entry(dataset: dict, kind: str, name: str, value: Any, about: dict) -> Eval
 
 
 def _accuracy(log: dict) -> Interval:
-    """Return the accuracy on the split test with Wilson's interval.
+    """Return the accuracy on the test split with its Wilson interval.
 
-    Older logs do not contain the number of images. For these, there is no interval.
+    Older logs do not contain the number of images, so no interval can be computed for them.
     """
     value, n = log["test_accuracy"], log.get("test_samples", 0)
     low, high = wilson(value, n, Z) if n else (None, None)
@@ -219,7 +220,7 @@ def _accuracy(log: dict) -> Interval:
 
 
 def _spread(score: Interval) -> dict:
-    """Return {"n": samples, "interval_95": [low, high]}, leaving out unknown values."""
+    """Return {"n": number of samples, "interval_95": [low, high]}. Unknown values are left out."""
     return ({"n": score.n} if score.n else {}) | ({"interval_95": list(score.ends)} if score.ends else {})
 
 
@@ -228,7 +229,7 @@ def _title(dataset: str) -> str:
 
 
 def _evaluation(repo: str, log: dict, folder: Path, run: Run | None, api: HfApi) -> bytes:
-    """Return the content of the file with the scores for the Hub's page of the dataset."""
+    """Return the content of the file whose scores the Hub shows on the page of the dataset."""
     dataset = log["dataset"]
     if dataset["repo"] is None:
         raise UserError(

@@ -1,4 +1,7 @@
-"""Record where the user's own data were published, so that no repository shows masks that another repository hides."""
+"""Record where the user's own data were published.
+
+The record prevents a repository from showing masks that another hides.
+"""
 
 from pathlib import Path
 
@@ -9,7 +12,10 @@ from saliency_bench.utils.files import read_json, write_json
 
 
 def is_own_data(name: str) -> bool:
-    """Return whether a builder is for the user's own data, which have no name on the Hub until the user chooses one."""
+    """Return whether a builder is for the user's own data.
+
+    Such data have no name on the Hub until the user chooses one.
+    """
     return hasattr(registry.load("hub_builders", name), "OWN_DATA")
 
 
@@ -42,13 +48,13 @@ def check_published_alike(folder: Path, repo: str, hide: str | None) -> None:
 def note_published(folder: Path, repo: str, hide: str | None) -> None:
     """Record in a folder that this repository was published from it.
 
-    The arguments are documented in `check_published_alike`.
+    The arguments are those of `check_published_alike`.
     """
     write_json(folder / PUBLISHED, _published(folder) | {repo: hide})
 
 
 def _published(folder: Path) -> dict[str, str | None]:
-    """Return {repository: split whose masks it hides, or None} for the repositories published from a folder."""
+    """Return {repository: split whose masks it hides, or None} for all repositories published from a folder."""
     path = folder / PUBLISHED
     content = read_json(path) if path.is_file() else {}
     if not isinstance(content, dict):

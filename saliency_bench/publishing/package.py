@@ -1,4 +1,4 @@
-"""Bundle this package for Spaces: its files, a wheel, and its requirements pinned to the installed versions.
+"""Bundle this package for Spaces: its files, a wheel, and its requirements, which are pinned to the installed versions.
 
 While `saliency-bench` is not released on PyPI, anyone could register this name there and run code in every Space that
 installs the package by name. A Space therefore installs this wheel from its own repository and checks its hash.
@@ -29,7 +29,7 @@ WHEEL = b"Wheel-Version: 1.0\nGenerator: saliency-bench\nRoot-Is-Purelib: true\n
 
 
 def package_files() -> dict[str, Path]:
-    """Return {path below site-packages: file} of the package with its plugins, laid out as in an installation."""
+    """Return {path below site-packages: file} for the package and its plugins, laid out as in an installation."""
     roots = {"saliency_bench": [CORE]}
     roots |= {f"saliency_bench/{kind}": registry.folders(kind) for kind in registry.KINDS}
     return {
@@ -43,7 +43,7 @@ def package_files() -> dict[str, Path]:
 
 @cache
 def wheel() -> tuple[str, bytes]:
-    """Return the name and the bytes of the package's wheel. The same files always produce the same bytes.
+    """Return the name and the content of the package's wheel. The same files always produce the same bytes.
 
     The wheel is not made by the tool `build`, because an installation contains neither the sources nor the tools that
     `build` needs.
@@ -71,7 +71,7 @@ def _digest(content: bytes) -> str:
 
 
 def _installed() -> Distribution:
-    """Return the metadata of the installed package, or raise UserError if it is not installed."""
+    """Return the metadata of the installed package. Raise UserError if it is not installed."""
     try:
         return Distribution.from_name(NAME)
     except PackageNotFoundError as error:
@@ -79,7 +79,7 @@ def _installed() -> Distribution:
 
 
 def with_wheel(requirements: str, repo: str) -> tuple[str, dict[str, bytes]]:
-    """Return requirements that install this package from a Space, and the files that the Space must contain for this.
+    """Return requirements that install this package from a Space, and the files that the Space must contain.
 
     Args:
         requirements: Requirements, one per line, which may include this package.
@@ -96,7 +96,7 @@ def with_wheel(requirements: str, repo: str) -> tuple[str, dict[str, bytes]]:
 
 
 def plain_requirements(extras: Sequence[str] = ()) -> list[str]:
-    """Return the requirements of this package with these extras."""
+    """Return the requirements of this package and of these extras."""
     needed = _installed().requires or []
     wanted = [f'extra == "{name}"' for name in extras]
     return [line for line in needed if "extra ==" not in line] + [
@@ -105,7 +105,7 @@ def plain_requirements(extras: Sequence[str] = ()) -> list[str]:
 
 
 def read_requirements(extras: Sequence[str] = ()) -> list[str]:
-    """Return the requirements for reading results without running networks, together with these extras."""
+    """Return the requirements for reading results without running networks, together with those of these extras."""
     named = {line: re.match(r"[\w.-]+", line) for line in plain_requirements(extras)}
     return [line for line, name in named.items() if name is None or name[0] not in COMPUTING]
 
@@ -113,14 +113,14 @@ def read_requirements(extras: Sequence[str] = ()) -> list[str]:
 def pinned(requirements: Iterable[str]) -> str:
     """Return requirements.txt with the installed versions and the CPU build of torch.
 
-    If a library is not installed, its requirement keeps its version bounds.
+    The requirement of a library that is not installed keeps its version bounds.
     """
     lines = dict.fromkeys(map(_pinned, requirements))
     return "\n".join([*([CPU] if any(line.startswith(TORCH) for line in lines) else []), *lines]) + "\n"
 
 
 def _pinned(requirement: str) -> str:
-    """Return a requirement with the installed version, such as "gradio[oauth]==6.31.0"."""
+    """Pin a requirement to the installed version, as in "gradio[oauth]==6.31.0"."""
     match = re.match(r"[A-Za-z0-9._-]+(\[[\w,-]+\])?", requirement)
     if match is None or "@" in requirement:
         return requirement

@@ -1,6 +1,8 @@
-"""Make a self-contained copy of a metric's folder, with the core files that its `evaluate` module imports.
+"""Make a self-contained copy of a metric's folder.
 
-The copy can be stored in the cache of `evaluate` or pushed as a Space, and can be loaded even if saliency_bench is not
+The copy includes the files of saliency_bench that the `evaluate` module imports.
+
+It can be stored in the cache of `evaluate` or pushed as a Space, and can be loaded even if saliency_bench is not
 installed. `evaluate` copies only files that the main script imports, so the main script imports every file of the copy.
 """
 
@@ -13,11 +15,13 @@ from saliency_bench import registry
 from saliency_bench.errors import UserError
 
 OWN = "saliency_miou"  # a metric of this package; its folder is next to the folder of the Space
-DECLARED = "Declared in score.py."  # docstring of a main script
+DECLARED = "Wrapper for `evaluate`. The metric itself is declared in score.py."  # docstring of a main script
 
 
 def metric_files(name: str) -> dict[str, str]:
-    """Return {file name: text} of a metric, with `from saliency_bench.X import` rewritten to `from .X import`.
+    """Return {file name: text} for a metric.
+
+    Imports of the form `from saliency_bench.X import` become `from .X import`.
 
     Only imports at the top level of a file are rewritten. Imports inside a function of the main script work only if
     saliency_bench is installed.
@@ -52,18 +56,18 @@ def metric_files(name: str) -> dict[str, str]:
 
 
 def has_module(name: str) -> bool:
-    """Return whether a metric has a module for evaluate: a folder NAME that contains NAME.py and score.py."""
+    """Return whether a metric has a module for evaluate, which requires a folder NAME with NAME.py and score.py."""
     main = registry.files("metrics")[name]
     return main.stem == name and main.with_name("score.py").is_file()
 
 
 def siblings_of(main: str) -> list[str]:
-    """Return the names (without .py) of the files that a vendored main script imports from its own folder."""
+    """Return the names (without .py) of the files that the main script of a copy imports from its own folder."""
     return sorted({node.module for node in _imports(main) if node.level == 1 and node.module})
 
 
 def _needed(main: Path) -> list[Path]:
-    """Return the main script, and all files in its folder and in the core that it imports directly or indirectly."""
+    """Return the main script and all files of its folder and of the core that it imports, directly or indirectly."""
     files = [main]
     for path in files:  # the list grows during the loop
         for node in _imports(path.read_text(encoding="utf-8")):
@@ -85,14 +89,15 @@ def _imports(text: str) -> list[ast.ImportFrom]:
 
 
 def _relative(text: str) -> str:
-    """Rewrite the imports in a script so that it imports from its own folder."""
+    """Rewrite the imports in a script so that they refer to its own folder."""
     return re.sub(r"^from saliency_bench\.(?:\w+\.)*(\w+) import", r"from .\1 import", text, flags=re.MULTILINE)
 
 
 def _importing(text: str, siblings: list[str]) -> str:
-    """Add an import of each sibling to a script, after its own imports.
+    """Insert an import of each sibling into a script, after the script's own imports.
 
-    These lines must not have comments, because evaluate's scanner treats a comment as the download URL of the file.
+    The import lines must not have comments, because evaluate's scanner treats a comment as the download URL of the
+    file.
     """
     missing = [name for name in siblings if name not in siblings_of(text)]
     last = max(node.end_lineno or 0 for node in ast.parse(text).body if isinstance(node, ast.Import | ast.ImportFrom))

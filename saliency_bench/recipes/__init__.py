@@ -1,1 +1,4 @@
-"""Recipes that build on runs and add no metrics: suites for the papers' tables, choosing an explainer, and checks."""
+"""Recipes based on runs: suites for the papers' tables, choosing an explainer, and checks.
+
+Recipes define no metrics of their own.
+"""

@@ -1,4 +1,4 @@
-"""Agreement between people who marked an image, and their consensus mask.
+"""Compute the agreement between people who marked an image, and their consensus mask.
 
 The measures are defined for images with masks from at least two people. A and B are the masks of a pair (bool, H x W).
 
@@ -9,7 +9,7 @@ The measures are defined for images with masks from at least two people. A and B
     alpha   Krippendorff's alpha for nominal data, over all people at once; each pixel is a unit
 
 If both masks are empty (or both full), all four measures are 1 by definition. If only one mask is empty, IoU and Dice
-are 0. The value of an image is the mean over its pairs. The value of a study is the mean over images, with an interval
+are 0. For an image, the value is the mean over its pairs. For a study, it is the mean over images, with an interval
 from `saliency_bench.read.statistics.intervals` that treats images as independent.
 """
 
@@ -30,7 +30,7 @@ LIMITS = {"IoU": (0.0, 1.0), "Dice": (0.0, 1.0), "Cohen's kappa": (-1.0, 1.0), "
 
 
 def votes(masks: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the number of masks (bool, H x W) that mark each pixel, uint16 (H, W).
+    """For each pixel, return the number of masks (bool, H x W) that mark it, uint16 (H, W).
 
     Raises:
         UserError: The masks have different sizes.
@@ -45,8 +45,8 @@ def consensus(masks: Sequence[np.ndarray], rule: str = "half") -> np.ndarray:
 
     Args:
         masks: One mask per person.
-        rule: One of `RULES`. "half": pixels that at least half of the people mark (for two people, the union).
-            "majority": pixels that more than half of the people mark (for two people, the intersection). "staple":
+        rule: One of `RULES`. "half": pixels that at least half of the people marked (for two people, the union).
+            "majority": pixels that more than half of the people marked (for two people, the intersection). "staple":
             pixels that belong to the region with a probability of at least 1/2 according to STAPLE (Warfield et al.,
             2004), which estimates how reliable each person is.
 
@@ -86,7 +86,7 @@ def dice(first: np.ndarray, second: np.ndarray) -> float:
 def cohens_kappa(first: np.ndarray, second: np.ndarray) -> float:
     """Compute Cohen's kappa with scikit-learn from the four counts of a pair.
 
-    The result is 1 if both masks are empty or both are full.
+    The result is 1 if both masks are empty or if both are full.
     """
     try:
         from sklearn.metrics import cohen_kappa_score
@@ -103,10 +103,10 @@ def cohens_kappa(first: np.ndarray, second: np.ndarray) -> float:
 def krippendorffs_alpha(masks: Sequence[np.ndarray]) -> float:
     """Return Krippendorff's alpha of at least two masks, or 1 if all masks are empty or all are full.
 
-    Let N be the number of pixels times the number n of people. If k people mark a pixel, 1 - alpha is the sum of k (n -
-    k) / (n - 1) over all pixels, times (N - 1), divided by the product of the numbers of ones and zeros. The sum is
-    computed from the number of pixels with each k. The package krippendorff computes the same value but needs 6 s and
-    1.8 GB for an image of 12 megapixels.
+    Let n be the number of people, and N the number of pixels times n. If k people mark a pixel, 1 - alpha is the sum of
+    k (n - k) / (n - 1) over all pixels, times (N - 1), divided by the product of the numbers of ones and zeros. The sum
+    is computed from the number of pixels with each k. The package krippendorff computes the same value but needs 6 s
+    and 1.8 GB for an image of 12 megapixels.
     """
     people, marked = len(masks), votes(masks)
     pixels = [int(np.count_nonzero(marked == k)) for k in range(people + 1)]
@@ -119,7 +119,7 @@ def krippendorffs_alpha(masks: Sequence[np.ndarray]) -> float:
 
 
 def image_agreement(masks: Sequence[np.ndarray]) -> dict[str, float]:
-    """Return the four measures for an image with at least two masks."""
+    """Return the four measures for one image, which must have at least two masks."""
     pairs = list(combinations(masks, 2))
     scores = {"IoU": iou, "Dice": dice, "Cohen's kappa": cohens_kappa}
     means = {name: float(np.mean([score(*pair) for pair in pairs])) for name, score in scores.items()}
@@ -127,7 +127,7 @@ def image_agreement(masks: Sequence[np.ndarray]) -> dict[str, float]:
 
 
 def study_agreement(images: Iterable[Sequence[np.ndarray]]) -> "dict[str, Estimate]":
-    """Return {measure: mean with its interval, over all images with at least two masks}."""
+    """Return {measure: its mean and interval, over all images with at least two masks}."""
     from saliency_bench.read.statistics.intervals import (
         bounded,  # imported here because it imports torch, which would cost the server of a page 500 MB of memory
     )

@@ -1,12 +1,13 @@
 """The annotation protocol: several people per image draw the region that justifies the class, and reviewers check it.
 
 The payload of an answer is {"kind": "mask"}, {"kind": "no_region"} (nothing in the image shows the class) or {"kind":
-"skip", "reason": TEXT}. A skipped image is assigned to other people. Masks have the size of the image. People do not
-see each other's answers. A rejected answer is sent back to its annotator with a comment, and the next mask is a new
-revision. A reviewer can also draw a correction, which replaces the corrected revision and is reviewed like any answer.
+"skip", "reason": TEXT}. A skipped image is assigned to other people. Masks have the same size as the image. People do
+not see each other's answers. A rejected answer is sent back to its annotator with a comment, and the next mask is a new
+revision. A reviewer can also draw a correction. It replaces the corrected revision and is reviewed like any other
+answer.
 
-Honeypots are images whose mask is known from the dataset. Everyone gets one honeypot in every `honeypot_every` images,
-at a position that is drawn at random for each person. Consensus and agreement do not include honeypots.
+Honeypots are images whose mask is known from the dataset. In every `honeypot_every` images, each person gets one
+honeypot, at a position that is drawn at random for each person. Consensus and agreement do not include honeypots.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
@@ -61,13 +62,13 @@ def open_study(
         name: Name of the study.
         images: Images to annotate.
         fingerprint: Fingerprint of the dataset.
-        growing: Whether to add a new revision to the existing study (`growing.py`) if its settings or images differ. If
-            False, a difference is an error.
+        growing: What to do if the settings or images differ from those of the existing study. If True, add a new
+            revision to the study (`growing.py`). If False, raise an error.
         **settings: Settings that differ from `DEFAULTS` or from the existing study. `annotators`: people per image.
             `per_person`: maximum number of images per person, or 0 for no limit. `only_missing`: whether to skip images
             that have a mask. `honeypots`: number of honeypots. `honeypot_every`: images per honeypot. `practice`:
-            number of practice images. `practice_iou`: IoU that a practice answer must reach. `reviewers`: number of
-            people who must accept an answer. `seed`: seed of the order. `foreground`: which pixels of the dataset's
+            number of practice images. `practice_iou`: minimum IoU for a practice answer. `reviewers`: number of people
+            who must accept an answer. `seed`: seed of the order of images. `foreground`: which pixels of the dataset's
             masks belong to the object, as for `read_mask`.
 
     Raises:
@@ -101,7 +102,7 @@ def check_settings(settings: Mapping[str, Any]) -> None:
 
 
 def new_configuration(images: StudyImages, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the configuration of a new study, with `DEFAULTS` for missing settings.
+    """Return the configuration of a new study, in which `DEFAULTS` replace missing settings.
 
     Raises:
         UserError: There are too few images with a mask for honeypots and practice.
@@ -115,7 +116,7 @@ def new_configuration(images: StudyImages, settings: Mapping[str, Any]) -> dict[
 def choose_known(
     images: StudyImages, honeypots: int, practice: int, seed: int, foreground: str = ""
 ) -> tuple[list[str], list[str]]:
-    """Draw (honeypots, practice images) at random from the units that have a mask in the dataset.
+    """Draw (honeypots, practice images) at random from the units for which the dataset has a mask.
 
     Raises:
         UserError: There are too few units with a mask.
@@ -147,15 +148,15 @@ def choose_known(
 
 @dataclass(frozen=True)
 class AnswerChoice:
-    """Selection of the people and answers that count.
+    """Determines which people and which answers count.
 
     Attributes:
         people: People to include, or () for everyone.
         without: People to exclude.
         accepted: Whether to include only answers that the required number of reviewers have accepted.
-        honeypot_iou: Exclude people whose mean IoU on the honeypots is below this value.
+        honeypot_iou: Minimum mean IoU on the honeypots. People below this value are excluded.
         with_excluded: Whether to include people whom the owner has excluded.
-        as_drawn: Whether to ignore the corrections of reviewers.
+        as_drawn: Whether to ignore reviewers' corrections.
     """
 
     people: Sequence[str] = ()
@@ -181,17 +182,17 @@ class Annotating:
 
     @property
     def honeypots(self) -> list[str]:
-        """The honeypots: units that check how carefully people work."""
+        """The honeypots: units that check whether people work carefully."""
         return self.study.configuration["honeypots"]
 
     @property
     def practice(self) -> list[str]:
-        """The practice units in order."""
+        """The practice units, in the order in which people see them."""
         return self.study.configuration.get("practice", [])
 
     @property
     def units(self) -> list[str]:
-        """Return the units to annotate, without honeypots and practice images."""
+        """Return the units to annotate. Honeypots and practice images are not included."""
         left_out = {*self.honeypots, *self.practice}
         if self.settings["only_missing"]:
             left_out |= set(self.images.with_masks())
@@ -200,7 +201,7 @@ class Annotating:
     # for annotators
 
     def state(self, person: str) -> dict[str, Any]:
-        """Return the data for a person's page: progress and the next images, practice images first."""
+        """Return the data for a person's page: the progress and the next images. Practice images come first."""
         if (practising := self._practising(person)) is not None:
             return practising
         self.places.refresh()
@@ -220,7 +221,7 @@ class Annotating:
         }
 
     def _practising(self, person: str) -> dict[str, Any] | None:
-        """Return the data for a page with the next practice image, or None if practice is over."""
+        """Return the page data that shows a person the next practice image, or None if practice is over."""
         if not self.practice:
             return None
         reached = attempts(self.study, self.practice, person).get(person, {})
@@ -234,13 +235,13 @@ class Annotating:
         return {"done": done, "total": total, "tasks": [task], "latest": None, "practice": True}
 
     def feedback(self, answer: Answer) -> dict[str, Any] | None:
-        """Return the feedback after an answer: the known mask of a practice image, or None for other images."""
+        """Return the feedback on an answer: the known mask of a practice image, or None for other images."""
         if answer.unit not in self.practice:
             return None
         return feedback(answer, self._known(answer.unit), self.settings["practice_iou"])
 
     def _given(self, person: str) -> list[str]:
-        """Return the units assigned to a person, without practice units."""
+        """Return the units assigned to a person, except practice units."""
         practice = set(self.practice)
         return [unit for unit in self.places.given(person) if unit not in practice]
 
@@ -250,17 +251,17 @@ class Annotating:
         return known
 
     def known_mask(self, unit: str) -> np.ndarray | None:
-        """Return the dataset's mask of an image, using the study's setting `foreground`."""
+        """Return the dataset's mask of an image, read with the study's setting `foreground`."""
         return self.images.known_mask(unit, self.settings.get("foreground", ""))
 
     @cached_property
     def places(self) -> Places:
-        """Return the assignments of the study, which are cached in memory."""
+        """The study's assignments, cached in memory."""
         return Places(self.study, self.images.units)
 
     @property
     def _drawable(self) -> np.ndarray:
-        """Return whether each unit in `places.order` can be assigned, bool (N,).
+        """Return which of the units in `places.order` can be assigned, bool (N,).
 
         Honeypots, practice images and images that cannot be displayed cannot be assigned.
         """
@@ -268,21 +269,21 @@ class Annotating:
 
     @cached_property
     def _shown_of(self) -> Callable[[Set[str]], np.ndarray]:
-        """Return a function that computes `_drawable` from the set of images that cannot be displayed.
+        """Return a function that computes `_drawable`, given the set of images that cannot be displayed.
 
-        The function caches its last result.
+        The returned function caches its last result.
         """
         units, order = set(self.units), self.places.order
         return lru_cache(1)(lambda unshown: np.array([unit in units and unit not in unshown for unit in order], bool))
 
     def _left(self, person: str) -> np.ndarray:
-        """Return the indices of the units that can be assigned to a person, as in `Places.left`."""
+        """Return the indices of the units that can be assigned to a person, in the order of `Places.left`."""
         return self.places.left(person, self._drawable, self.settings["annotators"], self.lease_hours)
 
     def _total(self, person: str) -> int:
         """Return the total number of images that a person will get if no further images are assigned to other people.
 
-        The number includes future honeypots, which are inserted as in `_waiting`.
+        The number includes the honeypots that `_waiting` will insert.
         """
         given, most = self._given(person), self.settings["per_person"]
         left, place = len(self._left(person)), len(given)
@@ -295,7 +296,7 @@ class Annotating:
         return min(place + left, most) if most else place + left
 
     def _waiting(self, person: str) -> list[str]:
-        """Return up to `AHEAD` unanswered units of a person, assigning new units if necessary."""
+        """Return up to `AHEAD` units that a person has not answered yet. If necessary, new units are assigned."""
         most, done = self.settings["per_person"], set(self.places.answered(person))
         given = self._given(person)
         waiting = [unit for unit in given if unit not in done]
@@ -313,20 +314,23 @@ class Annotating:
         return waiting[:AHEAD]
 
     def _honeypot(self, person: str, given: list[str]) -> str | None:
-        """Return the honeypot for the next position in a person's order, or None if no honeypot is due."""
+        """Return the honeypot for the next position in a person's order, or None if none is due there."""
         left = [unit for unit in self.honeypots if unit not in given]
         if not left or not self._is_honeypot_due(person, len(given)):
             return None
         return min(left, key=lambda unit: seed_of(self.study.seed, person, unit))
 
     def _is_honeypot_due(self, person: str, place: int) -> bool:
-        """Return whether a position in a person's order is the position of the honeypot in its block."""
+        """Return whether a position in a person's order is the one at which the honeypot of its block is due."""
         every = self.settings["honeypot_every"]
         block, at = divmod(place, every)
         return at == seed_of(self.study.seed, "honeypot", person, block) % every
 
     def _task(self, unit: str, person: str | None = None, comment: str | None = None) -> dict[str, Any]:
-        """Return an image's data for the page, including answer and comment if the image was sent back."""
+        """Return an image's data for the page.
+
+        If the image was sent back, the data include the answer and the comment.
+        """
         task: dict[str, Any] = {"unit": unit, "label": self.images.label(unit)}
         try:
             shown = self.images.shown(unit)
@@ -346,7 +350,7 @@ class Annotating:
         return answers[0].payload | {"runs": None if pixels is None else runs_of(pixels)}
 
     def task_again(self, person: str, unit: str) -> dict[str, Any]:
-        """Return the data for an answered image, so that the person can correct the answer."""
+        """Return the data for an image that was already answered, so that the person can correct the answer."""
         self._check_given(person, unit)
         return self._task(unit, person, self.places.sent_back(person).get(unit))
 
@@ -393,13 +397,13 @@ class Annotating:
     # for reviewers
 
     def to_review(self) -> list[Answer]:
-        """Return the answers that need a review, oldest first, without masks.
+        """Return the answers that need a review, without their masks. The oldest answer comes first.
 
-        Only the latest answer of each person to each unit counts. Honeypots, skips and answers of excluded people need
-        no review.
+        Only each person's latest answer to a unit counts. Honeypots, skips and answers given by excluded people need no
+        review.
 
-        An answer needs a review until it is sent back or `reviewers` people have accepted it. A correction counts as
-        accepted by the reviewer who drew it.
+        An answer needs reviews until it is sent back or until `reviewers` people have accepted it. A correction counts
+        as accepted by the reviewer who drew it.
         """
         verdicts, names, pots = self.study.reviews(), self.study.reviewers(), {*self.honeypots, *self.practice}
         needed, last = reviewers_needed(self.study), self.study.answers(masks=False)
@@ -415,10 +419,10 @@ class Annotating:
         ]
 
     def review_state(self, reviewer: str) -> dict[str, Any]:
-        """Return the data for a reviewer's page: the next answers, without the names of their authors.
+        """Return the data for a reviewer's page: the next answers to review, without the names of their authors.
 
-        The answers are reserved for this reviewer until they are reviewed or the lease ends. Nobody reviews an answer
-        twice.
+        The answers are reserved for this reviewer until they are reviewed or the lease ends. No reviewer reviews the
+        same answer twice.
         """
         names, corrections = self.study.reviewers(), self.study.corrections()
         done = sum(reviewer in reviewed for rounds in names.values() for reviewed in rounds)
@@ -444,14 +448,14 @@ class Annotating:
         }
 
     def _reviewed(self, answer: Answer, corrections: Mapping[int, Correction]) -> dict[str, Any]:
-        """Return the content to review: a person's answer, or the correction that replaces the answer."""
+        """Return what is to be reviewed: a person's answer, or the correction that replaces the answer."""
         if (correction := corrections.get(answer.id)) is None:
             return self.last_answer(answer.person, answer.unit)
         pixels = corrected(answer, correction).pixels
         return correction.payload | {"runs": None if pixels is None else runs_of(pixels), "corrected": True}
 
     def others(self, number: object) -> dict[str, Any]:
-        """Return, for the reviewer, the consensus of all other people who annotated the image of an answer.
+        """For the reviewer of an answer, return the consensus of all other people who annotated the same image.
 
         Raises:
             UserError: The answer does not exist or does not need a review.
@@ -517,11 +521,14 @@ class Annotating:
         return counted_answers(self.study, choice.people, without, **options)
 
     def _answerers(self) -> set[str]:
-        """Return everyone with an answer, including people who never joined but whose masks were imported."""
+        """Return everyone who has an answer. Some of these people never joined, because their masks were imported."""
         return {answer.person for answer in self.study.answers(masks=False)}
 
     def honeypot_scores(self) -> dict[str, list[float]]:
-        """Return {person: IoU with each known mask} for first answers to honeypots, without skips."""
+        """Return {person: IoU of each first answer to a honeypot with its known mask}.
+
+        Skipped honeypots are excluded.
+        """
         scores: dict[str, list[float]] = {}
         for pot in self.honeypots:
             known = self._known(pot)
@@ -531,29 +538,29 @@ class Annotating:
         return scores
 
     def pixels(self, answer: Answer) -> np.ndarray:
-        """Return the pixels that an answer marks, bool (H, W). No pixels are marked for "no region"."""
+        """Return the pixels that an answer marks, bool (H, W). The answer "no region" marks no pixels."""
         pixels = answer.pixels
         return np.zeros(self.images.size(answer.unit), bool) if pixels is None else pixels
 
 
 def reviewers_needed(study: Study) -> int:
-    """Return the number of people who must accept an answer."""
+    """Return how many people must accept an answer."""
     return study.configuration["settings"].get("reviewers", 1)
 
 
 def _piece_of_review(answer: int, number: int) -> str:
-    """Return a name for what is reviewed: number 1 is the answer, and numbers 2, 3, ... are its corrections."""
+    """Return a name for what is reviewed. Number 1 is the answer, and numbers 2, 3, ... are its corrections."""
     return f"review {answer}" if number == 1 else f"review {answer}, correction {number - 1}"
 
 
 def _opinions(names: Mapping[int, Sequence[set[str]]], answer: Answer) -> set[str]:
-    """Return the people who have reviewed the answer, or the last correction if there is one."""
+    """Return the people who have reviewed the last correction of an answer or, if it has none, the answer itself."""
     rounds = names.get(answer.id)
     return rounds[-1] if rounds else set()
 
 
 def corrected(answer: Answer, correction: Correction) -> Answer:
-    """Return a copy of an answer with the content of a reviewer's correction."""
+    """Return a copy of an answer that has the content of a reviewer's correction."""
     return replace(answer, payload=correction.payload, mask=correction.mask, corrected_by=correction.reviewer)
 
 
@@ -570,7 +577,7 @@ def counted_answers(
     with_excluded: bool = False,
     as_drawn: bool = False,
 ) -> dict[str, list[Answer]]:
-    """Return {unit: answers that count}: each person's last answer, unless skipped or rejected.
+    """Return {unit: answers that count}, which are each person's last answers unless they are skipped or rejected.
 
     Honeypots and practice images are not included. A reviewer's correction replaces the annotator's answer.
 
@@ -580,7 +587,7 @@ def counted_answers(
         without: People to exclude.
         accepted: Whether to include only answers that reviewers have accepted.
         with_excluded: Whether to include people whom the owner has excluded.
-        as_drawn: Whether to ignore the corrections of reviewers.
+        as_drawn: Whether to ignore reviewers' corrections.
     """
     without = set(without) if with_excluded else {*without, *excluded(study)}
     by_unit: dict[str, list[Answer]] = {}
@@ -601,6 +608,6 @@ def counted_answers(
 def pixels_of(answer: Answer, size: tuple[int, ...]) -> np.ndarray:
     """Return the pixels that an answer marks in an image of this size, bool (H, W).
 
-    No pixels are marked for "no region".
+    The answer "no region" marks no pixels.
     """
     return np.zeros(size, bool) if answer.pixels is None else answer.pixels

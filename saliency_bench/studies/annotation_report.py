@@ -22,7 +22,8 @@ def annotation_report(annotating: Annotating, choice: AnswerChoice | None = None
 
     Args:
         annotating: The study.
-        choice: People and answers to include in agreement and complete images. Progress always includes everyone.
+        choice: People and answers that count for the agreement and for the number of complete images. Progress always
+            includes everyone.
     """
     last = [entry for entry in annotating.study.answers(masks=False) if entry.unit not in annotating.practice]
     counted = annotating.counted(choice)
@@ -77,7 +78,7 @@ def _agreement(annotating: Annotating, counted: Mapping[str, Sequence[Answer]]) 
 
 
 def honeypot_estimates(annotating: Annotating) -> dict[str, Estimate]:
-    """Return {person: mean IoU with the known masks of honeypots}."""
+    """Return {person: mean IoU of the person's answers to honeypots with the known masks}."""
     return {
         person: bounded(np.array(values), np.arange(len(values)), (0.0, 1.0))
         for person, values in sorted(annotating.honeypot_scores().items())
@@ -94,7 +95,7 @@ def _plain(estimate: Estimate) -> dict[str, float | int | None]:
 def report_rows(report: dict[str, Any]) -> list[list[str]]:
     """Return the report as a table with two columns and a header.
 
-    Texts written by participants are escaped, so that they cannot forge rows.
+    Text written by participants is escaped, so that it cannot be mistaken for a row.
     """
     rows = [["annotation study", report["study"]]]
     if len(report["protocol"]) > 1:

@@ -1,8 +1,8 @@
-"""Rows of a store as lines of JSON, for merging stores.
+"""Convert rows of a store to lines of JSON, and merge such lines into other stores.
 
-A line is {"table": "answer", "study": NAME, ...}. Lines do not contain row numbers. Instead, a study is identified by
-its name and a reviewed answer by its `request`. Rows are only ever added. Therefore, adding the lines of one store to
-another store, in any order and any number of times, results in the rows of both.
+A line is {"table": "answer", "study": NAME, ...}. Lines do not contain row numbers. Instead, they identify a study by
+its name and a reviewed answer by its `request`. Because rows are only ever added, the lines of one store can be added
+to another store in any order and any number of times. The result is always the rows of both stores.
 """
 
 import json
@@ -46,14 +46,14 @@ Marks = dict[str, int]  # {table: number of the last row}
 
 
 class Added(NamedTuple):
-    """Number of added rows, and number of rows that were skipped because they contradict existing rows."""
+    """Number of rows that were added, and number of rows that were skipped because they contradict existing rows."""
 
     added: int
     left_out: int
 
 
 def lines_after(store: Database, marks: Marks) -> tuple[list[str], Marks]:
-    """Return the rows added since `marks` as lines, and the new marks."""
+    """Return the rows added since `marks`, as lines, and the new marks."""
     lines, marks = [], dict(marks)
     with store.reading() as connection:
         names = dict(connection.execute(select(studies.c.id, studies.c.name)).tuples().all())
@@ -72,7 +72,10 @@ def lines_after(store: Database, marks: Marks) -> tuple[list[str], Marks]:
 
 
 def _after(table: Table, mark: int) -> Select[Any]:
-    """Return a query for a table's rows after a row number. Rows that refer to an answer include its request."""
+    """Return a query for a table's rows after a row number.
+
+    If a row refers to an answer, the result includes the request of this answer.
+    """
     query = select(table).where(table.c.id > mark).order_by(table.c.id)
     if table in OF_ANSWERS:
         query = query.add_columns(answers.c.request.label("of")).join(answers, answers.c.id == table.c.answer)
@@ -80,7 +83,7 @@ def _after(table: Table, mark: int) -> Select[Any]:
 
 
 def add_lines(store: Database, lines: Iterable[str], source: str) -> Added:
-    """Add rows that a SQLite store does not contain, in one transaction.
+    """Add the rows that a SQLite store does not contain yet, in one transaction.
 
     Raises:
         UserError: A line is not a row, or its study is missing or exists with different settings.
@@ -117,7 +120,7 @@ def _parse(lines: Iterable[str], source: str) -> dict[str, list[dict[str, Any]]]
 
 
 def _add_studies(connection: Connection, rows: list[dict[str, Any]]) -> dict[str, int]:
-    """Add missing studies, and return {name: row number} of all studies."""
+    """Add missing studies. Return {name: row number} for all studies."""
     for values in rows:
         here = connection.execute(select(studies).where(studies.c.name == values["name"])).mappings().first()
         if here is None:
@@ -143,10 +146,10 @@ def _missing(
 
 
 def copy_without(store: Database, target: Database, people_left_out: Collection[str]) -> Added:
-    """Copy all rows except the rows of some people to an empty SQLite store.
+    """Copy all rows to an empty SQLite store, except those of some people.
 
-    This is the only way to erase people from an append-only store. Reviews and corrections of their answers, and
-    reviews written by them, are not copied either.
+    This is the only way to erase people from a store to which rows can only be added. Reviews and corrections of their
+    answers, and reviews written by them, are not copied either.
     """
     lines, _ = lines_after(store, {})
 

@@ -7,15 +7,16 @@
     study.record(person.name, "000000000036", request, {"kind": "mask"}, mask=mask, seconds=21.5)
     study.answers()                                            # the last answer of each person to each unit
 
-A *unit* is the item that a question is about. The protocol defines the name of a unit: the id of an image to annotate,
-or an image and an explainer, whose map people rate or use to guess the class. Several answers of a person to a unit are
-revisions 1, 2, ...: corrections of a mask, or the exposures of a peek-a-boom image. `payload` can be any JSON.
+A *unit* is the item that a question is about. The protocol defines the name of a unit. It is the id of an image to
+annotate, or an image together with the explainer whose map people rate or use to guess the class. If a person answers a
+unit several times, the answers are revisions 1, 2, ..., such as corrections of a mask, or the exposures of a
+peek-a-boom image. `payload` can be any JSON.
 
 **Answers are never lost, duplicated or overwritten.** Rows are only added; triggers in the database reject all other
 changes. `request` is an id that the page creates for each answer. If a request is repeated (a double click, or a retry
 after a lost connection or a restart of the server), nothing is stored, and the stored row is returned. `record` returns
-after the row is written to disk. Writers wait for each other; readers never wait. Opening a study with an existing name
-resumes that study.
+only after the row has been written to disk. Writers wait for each other; readers never wait. Opening a study with an
+existing name resumes that study.
 
 Requires `pip install "saliency-bench[studies]"`; PostgreSQL also requires `psycopg`.
 """
@@ -32,7 +33,7 @@ from saliency_bench.studies.study_tables import studies
 
 
 class Store(Database):
-    """A store in a SQLite file (path) or a PostgreSQL database (URL). A missing store is created.
+    """A store in a SQLite file (path) or in a PostgreSQL database (URL). If the store is missing, it is created.
 
     Raises:
         UserError: The file or database is not a store, or cannot be reached or written. Messages contain no passwords.
@@ -41,7 +42,7 @@ class Store(Database):
     def study(
         self, kind: str, name: str, *, dataset: str = "", configuration: dict[str, Any] | None = None, seed: int = 0
     ) -> Study:
-        """Return the study with this name, creating it if missing.
+        """Return the study with this name. If it is missing, create it.
 
         Args:
             kind: "annotate", "assess" or "peekaboom".
@@ -88,9 +89,9 @@ class Store(Database):
         """Return the study with this name, or the only study.
 
         Args:
-            name: Name of the study, or None for the only study (of this kind).
+            name: Name of the study, or None if there is only one study (of this kind).
             kind: Required kind, such as "annotate", or None for any kind.
-            option: Command-line option for the name, for error messages.
+            option: Command-line option that sets the name, which error messages mention.
 
         Raises:
             UserError: No study matches, or several studies match and no name is given.

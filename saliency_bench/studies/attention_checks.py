@@ -1,4 +1,4 @@
-"""Attention checks: insert checks, determine who is excluded, and describe this in the results."""
+"""Attention checks: insert checks, determine which people are excluded, and describe the exclusions in the results."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -9,7 +9,7 @@ Checks = Mapping[str, Sequence[bool]]  # {person: whether each attention check w
 
 
 def insert_checks(units: Iterable[str], checks: Iterable[str], person: str, seed: int) -> list[str]:
-    """Insert checks into a list of units, at positions that depend on seed and person."""
+    """Insert attention checks into a list of units, at positions that depend on the seed and the person."""
     mixed = list(units)
     for check in checks:
         mixed.insert(seed_of(seed, "place", person, check) % (len(mixed) + 1), check)
@@ -17,7 +17,7 @@ def insert_checks(units: Iterable[str], checks: Iterable[str], person: str, seed
 
 
 def failed(checks: Checks) -> list[str]:
-    """Return the people who answered an attention check incorrectly."""
+    """Return the people who answered at least one attention check incorrectly."""
     return sorted(person for person, right in checks.items() if not all(right))
 
 
@@ -43,11 +43,11 @@ def dropped(checks: Checks, people: Iterable[str], with_failed: bool, exclude: I
 
 
 def note(checks: Checks, answers: str, with_failed: bool, exclude: Iterable[str]) -> list[str]:
-    """Describe attention checks and excluded people, for the results.
+    """Describe the attention checks and the excluded people in lines for the results.
 
     Args:
         checks: {person: whether each check was answered correctly}.
-        answers: Noun for the answers, such as "ratings".
+        answers: Noun that refers to the answers, such as "ratings".
         with_failed: Whether answers of people who failed a check are included.
         exclude: People whose answers are always excluded.
     """
@@ -63,7 +63,7 @@ def note(checks: Checks, answers: str, with_failed: bool, exclude: Iterable[str]
 
 
 def nothing(name: str, answers: str, without: Iterable[str], any_given: bool) -> UserError:
-    """Return the error for a study in which no answer counts."""
+    """Return the error that is raised if no answer in a study counts."""
     if any_given and without:
         return UserError(
             f"study {name}: everyone who answered has failed an attention check or is excluded; include people who "

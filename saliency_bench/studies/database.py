@@ -1,4 +1,4 @@
-"""The SQLite or PostgreSQL database of a store: transactions, backup and validation of values."""
+"""The SQLite or PostgreSQL database of a store. Code for transactions, backups and the validation of values."""
 
 import json
 import os
@@ -32,25 +32,25 @@ HASHES = ("dataset", "run")  # settings that are hashes, which messages do not d
 
 
 def now() -> str:
-    """Return the UTC time in ISO 8601 with microseconds. These strings sort chronologically."""
+    """Return the current UTC time in ISO 8601 with microseconds. These strings sort chronologically."""
     return datetime.now(UTC).isoformat(timespec="microseconds")
 
 
 def hours_ago(hours: float) -> str:
-    """Return the time `hours` ago, in the format of `now`."""
+    """Return the time `hours` ago, formatted as by `now`."""
     return (datetime.now(UTC) - timedelta(hours=hours)).isoformat(timespec="microseconds")
 
 
 def lately(hours: float) -> tuple[str, str]:
-    """Return the range of recent times, from `hours` ago to `hours` ahead, in the format of `now`.
+    """Return (earliest, latest) time that counts as recent: `hours` ago and `hours` from now, formatted as by `now`.
 
-    Rows with later times were stored before the clock was set back. They must not count as recent.
+    The upper limit excludes rows that were stored before the clock was set back.
     """
     return hours_ago(hours), hours_ago(-hours)
 
 
 class NoStoreError(UserError):
-    """Raised if a store is missing and must not be created."""
+    """Raised if a store is missing and should not be created."""
 
 
 class Database:
@@ -91,7 +91,7 @@ class Database:
             raise UserError(f"{self.text} cannot be used as a store: {_reason(error)}") from error
 
     def _open(self, create: bool) -> None:
-        """Create the tables, or check existing tables.
+        """Create the tables. If they exist, check them.
 
         Raises:
             UserError: The database belongs to a different program or version.
@@ -116,15 +116,15 @@ class Database:
                 )
 
     def _limit_waiting(self, connection: Connection) -> None:
-        """Limit the wait of a PostgreSQL transaction for locks to `patience` seconds."""
+        """Limit the time for which a PostgreSQL transaction waits for locks to `patience` seconds."""
         connection.exec_driver_sql(f"SET LOCAL lock_timeout = {round(1000 * self.patience)}")
 
     def _limit_silence(self, connection: Any, _: Any) -> None:
-        """Limit the wait for each answer of a PostgreSQL server. TCP does not detect a stopped process."""
+        """Limit the time to wait for each response of a PostgreSQL server. TCP does not detect a stopped process."""
         wait = connection.wait
 
         def limited(waiting: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
-            """Pass on the steps of `waiting`, and close the connection if the server sends nothing for too long."""
+            """Pass on the steps of `waiting`. Close the connection if the server sends nothing for too long."""
             ready, last = None, monotonic()
             with closing(waiting):
                 while True:
@@ -162,7 +162,7 @@ class Database:
     def _turn(self) -> Iterator[None]:
         """Wait until no other thread of this process writes.
 
-        Without this queue, a thread could starve, because SQLite polls for its lock and does not queue.
+        Without this queue, a thread might never get its turn, because SQLite polls for its lock and does not queue.
         """
         if not self._queue.acquire(timeout=self.patience):
             raise sqlite3.OperationalError("database is locked")
@@ -173,7 +173,7 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """Open a read transaction. Within `writing`, reads see the changes of that transaction."""
+        """Open a read transaction. Inside `writing`, it sees the changes made by that transaction."""
         if (writer := getattr(self._of_thread, "writer", None)) is not None:
             yield writer
             return
@@ -181,7 +181,7 @@ class Database:
             yield connection
 
     def backup(self, path: str | Path) -> Path:
-        """Copy a SQLite store to a file with SQLite's backup API, which is consistent even during writes."""
+        """Copy a SQLite store to a file. SQLite's backup API makes a consistent copy even during writes."""
         if self.path is None:
             raise UserError(f"{self.text} is a PostgreSQL database; back it up with pg_dump")
         target = Path(path)
@@ -209,16 +209,16 @@ def plain_json(value: object) -> str:
 
 
 def differences(here: Mapping[str, Any], given: Mapping[str, Any]) -> str:
-    """Return the differences between two descriptions of a study, or "".
+    """Describe the differences between two descriptions of a study, or return "" if there are none.
 
-    Settings are listed with both values: "configuration (annotators 3, now 5) and seed (0, now 4)". For hashes and
-    lists of equal length, only the name is listed.
+    Settings are listed with both values: "configuration (annotators 3, now 5) and seed (0, now 4)". For hashes, and for
+    lists of the same length, only the name is listed.
     """
     return " and ".join(_difference(name, here[name], given[name]) for name in given if here[name] != given[name])
 
 
 def _difference(name: str, here: Any, given: Any) -> str:
-    """Return the name of a setting that differs, with both values if they are short."""
+    """Return the name of a setting that differs. If its two values are short, include them."""
     if isinstance(here, dict) and isinstance(given, dict):
         here, given = ({**value, **value.get("settings", {})} for value in (here, given))
         names = [key for key in {**here, **given} if key != "settings" and here.get(key) != given.get(key)]
@@ -230,7 +230,7 @@ def _difference(name: str, here: Any, given: Any) -> str:
 def _setting(name: str, here: Any, given: Any) -> str:
     """Format a difference as in "annotators 3, now 5".
 
-    Long lists are represented by their lengths, and other long values are omitted.
+    Of long lists, only the lengths are shown. Other long values are omitted.
     """
     texts = [json.dumps(value, ensure_ascii=False) for value in (here, given)]
     is_long = name in HASHES or max(map(len, texts)) > LONGEST_VALUE
@@ -240,7 +240,7 @@ def _setting(name: str, here: Any, given: Any) -> str:
 
 
 def check_text(name: str, text: object, most: int = 500) -> str:
-    """Return `text` if it is a valid name.
+    """Check that `text` is a valid name, and return it.
 
     Raises:
         UserError: The text is empty or too long, or contains control characters.
@@ -263,7 +263,7 @@ def _reason(error: Exception) -> str:
 
 
 def _check_file(path: Path, create: bool) -> None:
-    """Raise UserError if a file is not a SQLite database, or if it is missing and must not be created."""
+    """Raise UserError if a file is not a SQLite database, or if it is missing and should not be created."""
     if path.is_dir():
         raise UserError(f"{path} is a folder; specify a file for the store, such as {path / 'study.db'}")
     if not path.exists():
@@ -277,9 +277,9 @@ def _check_file(path: Path, create: bool) -> None:
 
 
 def _make_private(path: Path) -> None:
-    """Create an empty file that only its owner can access, or restrict access to an existing file.
+    """Create an empty file that only its owner can access. If the file exists, restrict access to it.
 
-    SQLite uses the same permissions for additional files that it creates.
+    SQLite uses the same permissions for the additional files that it creates.
 
     Raises:
         UserError: The file cannot be created, or belongs to another user.

@@ -1,4 +1,4 @@
-"""Events of a study other than answers: consent, displayed consent forms and instructions, and actions of the owner.
+"""Events in a study other than answers: consent, consent forms and instructions as shown, and the owner's actions.
 
 Events are never changed. The latest events determine the current state.
 """
@@ -17,7 +17,7 @@ from saliency_bench.studies.study_tables import events
 
 @dataclass(frozen=True)
 class Event:
-    """An event: kind, person (None for the whole study), payload, and time when it was stored."""
+    """An event, with its kind, its person (None for the entire study), its payload, and the time when it was stored."""
 
     kind: str
     person: str | None
@@ -32,7 +32,7 @@ def add_event(study: Study, kind: str, payload: Any, *, person: str | None = Non
         study: The study.
         kind: Kind of event, such as "consent".
         payload: JSON data.
-        person: Person that the event is about, or None for the whole study.
+        person: Person that the event concerns, or None for the entire study.
         request: Id of the event, or None to create a new id.
     """
     plain_json(payload)
@@ -44,7 +44,7 @@ def add_event(study: Study, kind: str, payload: Any, *, person: str | None = Non
 
 
 def has_event(study: Study, kind: str, *, person: str | None = None, request: str) -> bool:
-    """Return whether the event with this request is stored."""
+    """Return whether an event with this request is stored."""
     digest = _request(study, kind, person, request)
     with study.store.reading() as connection:
         return connection.scalar(select(events.c.id).where(events.c.request == digest)) is not None

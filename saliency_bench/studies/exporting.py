@@ -33,7 +33,7 @@ CORRECTIONS = "corrections.csv"  # written next to exported masks if reviewers h
 
 
 def module_of(format: str) -> ModuleType:
-    """Return the module of a format.
+    """Import the module that implements a format.
 
     Raises:
         UserError: The format is unknown.
@@ -47,7 +47,7 @@ def export(
     annotating: Annotating, out: Path, format: str, *, people: bool = True, rule: str = "half",
     choice: AnswerChoice | None = None,
 ) -> int:  # fmt: skip
-    """Write the masks that count, and the consensus mask of each image, into a new folder. Return the number of images.
+    """Write the masks that count, and each image's consensus mask, into a new folder. Return the number of images.
 
     Other users of the machine cannot read the folder. corrections.csv lists the masks that reviewers corrected.
 
@@ -56,8 +56,8 @@ def export(
         out: The new folder.
         format: Format of the files.
         people: Whether to include the pseudonyms. If False, the masks of an image are numbered in an order that differs
-            between images, so that the masks of a person cannot be linked.
-        rule: Rule of the consensus.
+            between images, so that a person's masks of different images cannot be linked.
+        rule: Rule that determines the consensus.
         choice: Selection of the people and answers that count.
 
     Raises:
@@ -83,7 +83,7 @@ def export(
 
 
 def _write_corrections(path: Path, corrected: Sequence[PersonMask], people: bool) -> None:
-    """Write a list of the masks that reviewers corrected: person, revision and, if `people`, the reviewer."""
+    """Write a list of the masks that reviewers corrected: person, revision and, if `people` is true, the reviewer."""
     rows = [(entry.image_id, entry.person, *(entry.corrected or ("", ""))) for entry in corrected]
     header = ("image", "person", "revision", "corrected by")
     write_rows(path, header, rows if people else [(*row[:3], "") for row in rows])
@@ -92,7 +92,7 @@ def _write_corrections(path: Path, corrected: Sequence[PersonMask], people: bool
 def all_drawn(
     annotating: Annotating, people: bool = True, rule: str = "half", choice: AnswerChoice | None = None
 ) -> Iterator[PersonMask]:
-    """Yield each person's mask and then the consensus for every image, in the order of the dataset."""
+    """For every image, yield each person's mask and then the consensus. Images are in the order of the dataset."""
     counted = annotating.counted(choice)
     for unit in annotating.images.units:
         answers = counted.get(unit)
@@ -116,7 +116,7 @@ class Imported:
     Attributes:
         person: Pseudonym of the person.
         masks: {unit: mask, bool (H, W)}.
-        selection: Record of which regions of the file were used.
+        selection: Object that records which regions in the file were used.
     """
 
     person: str
@@ -125,20 +125,20 @@ class Imported:
 
     @property
     def strange(self) -> list[str]:
-        """Return the names in the file that match no image."""
+        """Return the names in the file that do not match any image."""
         return list(self.selection.strange)
 
 
 def read_masks(images: StudyImages, path: Path, format: str, person: str, label: str = "") -> Imported:
-    """Read a person's masks from a file, or all masks if the file contains no names of people.
+    """Read a person's masks from a file. If the file does not name people, read all masks.
 
-    Images are matched by their id, or by the end of their path in the file.
+    Images are matched by their id, or by the end of their path as stated in the file.
 
     Args:
         images: Images of the study.
         path: Path of the file or folder.
         format: Format of the file.
-        person: Person whose masks are read.
+        person: Pseudonym of the person whose masks are read.
         label: Label of the regions to import, or "" for the class of the image.
 
     Raises:
@@ -151,13 +151,13 @@ def read_masks(images: StudyImages, path: Path, format: str, person: str, label:
 
 
 def store_masks(annotating: Annotating, imported: Imported) -> None:
-    """Store imported masks as answers of the person."""
+    """Store imported masks as answers given by the person who drew them."""
     for unit, mask in imported.masks.items():
         _store(annotating, unit, mask, imported.person)
 
 
 def _places(images: StudyImages, given: Iterable[str]) -> dict[str, ImagePlace]:
-    """Return {name in a file: image} for each name that matches a unit or an image."""
+    """Return {name in a file: image} for each of the names that matches a unit or an image."""
     given = list(given)
     of_image: dict[str, dict[str, str | None]] = {}
     for unit in images.units:
@@ -179,7 +179,7 @@ def _places(images: StudyImages, given: Iterable[str]) -> dict[str, ImagePlace]:
 
 
 def _check_mask(images: StudyImages, unit: str, mask: np.ndarray) -> None:
-    """Raise UserError if the size of a mask differs from the size of the image."""
+    """Raise UserError if a mask does not have the same size as its image."""
     try:
         height, width = images.size(unit)
     except UnreadableError as error:

@@ -19,7 +19,7 @@ MAY_GROW = ("annotators", "per_person")
 
 
 def revised(study: Study) -> Study:
-    """Return a study with the settings and dataset of the last revision."""
+    """Return a study that has the settings and the dataset of the last revision."""
     revisions = events_of(study, "protocol")
     if not revisions:
         return study
@@ -28,7 +28,10 @@ def revised(study: Study) -> Study:
 
 
 def protocol(study: Study) -> list[dict[str, Any]]:
-    """Return time, people per image and number of images for each revision, starting with the original study."""
+    """Return the time, the people per image and the number of images for each revision.
+
+    The first is the original study.
+    """
     with study.store.reading() as connection:
         made = connection.scalars(select(studies.c.configuration).where(studies.c.id == study.id)).one()
     rows = [
@@ -49,7 +52,7 @@ def grow(study: Study, images: StudyImages, fingerprint: str, settings: dict[str
 
     Args:
         study: The current study.
-        images: Images of the new dataset, which must include all images that were ever assigned.
+        images: Images in the new dataset. They must include all images that were ever assigned.
         fingerprint: Fingerprint of the new dataset.
         settings: New settings. No value may be smaller than the current value.
 
@@ -71,7 +74,7 @@ def grow(study: Study, images: StudyImages, fingerprint: str, settings: dict[str
 
 
 def _check_images(study: Study, images: StudyImages) -> None:
-    """Raise UserError if an assigned image is missing or differs from the annotated image."""
+    """Raise UserError if an assigned image is missing or differs from the image that was annotated."""
     people = study.people("annotator")
     given = {entry.unit for entry in study.assignments() if entry.person in people}
     if missing := sorted(given - set(images.positions)):

@@ -1,4 +1,7 @@
-"""Masks that people drew on the images of a run, resized and cropped as in the run, to be rated like maps."""
+"""Masks that people drew on the images of a run.
+
+The masks are resized and cropped like the run's images, so that they can be rated like maps.
+"""
 
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
@@ -18,14 +21,14 @@ AT_ONCE = 64  # number of masks cached in memory
 
 
 class RunMasks(Mapping[str, np.ndarray]):
-    """Masks {image id: bool (H, W)} that can be displayed: readable, not empty and not the whole frame.
+    """Masks {image id: bool (H, W)} that can be displayed: readable, not empty, and not covering the entire image.
 
-    Each mask is read once for this check and again for display.
+    Each mask is read once for this check, and again when it is displayed.
 
     Args:
         rows: Rows of the dataset.
         positions: {image id: row} of the images to check.
-        geometry: How the run resized and cropped its images.
+        geometry: Describes how the run resized and cropped its images.
         foreground: Which pixels of a mask belong to the object, as for `read_mask`.
 
     Raises:
@@ -69,12 +72,12 @@ class RunMasks(Mapping[str, np.ndarray]):
 
 
 def _is_shown(mask: np.ndarray | None) -> bool:
-    """Return whether a mask exists and is neither empty nor full."""
+    """Return whether there is a mask that is neither empty nor full."""
     return mask is not None and bool(mask.any()) and not bool(mask.all())
 
 
 def _framed(image: Any, stored: Any, geometry: Geometry, foreground: str) -> np.ndarray | None:
-    """Return the resized and cropped mask, or None if `stored` is None. Raise UnreadableError if it cannot be read."""
+    """Resize and crop a mask, or return None if `stored` is None. Raise UnreadableError if the mask cannot be read."""
     if stored is None:
         return None
     picture = opened(image)

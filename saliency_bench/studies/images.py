@@ -1,4 +1,4 @@
-"""The images of a dataset for a study, upright and in their original size."""
+"""The images of a dataset as a study shows them: upright and in their original size."""
 
 import os
 from collections import Counter
@@ -18,10 +18,10 @@ from saliency_bench.utils.progress import bar
 
 
 class StudyImages:
-    """The rows of a dataset, accessible by unit.
+    """The rows of a dataset, which are accessed by unit.
 
     The unit is the image id, or "ID, CLASS" if ids are not unique. If there is no column `image_id`, the id is the name
-    of the image file, including folders if names are not unique.
+    of the image file. If these names are not unique, it includes the folders.
 
     Raises:
         UserError: Rows have the same id and class, or the dataset has no rows.
@@ -57,12 +57,12 @@ class StudyImages:
         return self.ids[self.positions[unit]]
 
     def label(self, unit: str) -> str:
-        """Return the name of the class, or ""."""
+        """Return the class label of the unit's image, or "" if it has none."""
         label = self.labels[self.positions[unit]]
         return "" if label is None else str(label)
 
     def with_masks(self) -> list[str]:
-        """Return the units that have a mask in the dataset."""
+        """Return the units for which the dataset has a mask."""
         if "mask" not in self.rows.features:
             return []
         masks = self.rows.data.column("mask").combine_chunks() if self.rows._indices is None else self.rows["mask"]
@@ -82,7 +82,7 @@ class StudyImages:
         return shown(self._bytes(unit))
 
     def _size(self, unit: str) -> tuple[int, int]:
-        """Return (height, width) of the upright image, read from the header of the file.
+        """Return (height, width) of the upright image, which are read from the header of the file.
 
         Raises:
             UnreadableError: The image cannot be read.
@@ -90,7 +90,7 @@ class StudyImages:
         return size_of(self._bytes(unit))
 
     def prepare(self, progress: bool = True) -> dict[str, str]:
-        """Create all image files that are not in the cache, and return `unshown`."""
+        """Create all image files that are not in the cache yet, and return `unshown`."""
 
         def problem(unit: str) -> str:
             try:
@@ -105,7 +105,7 @@ class StudyImages:
         return self.unshown
 
     def known_mask(self, unit: str, foreground: str = "") -> np.ndarray | None:
-        """Return the dataset's mask, bool (H, W), of the same size as the image, or None.
+        """Return the dataset's mask, bool (H, W), which has the same size as the image, or None if there is no mask.
 
         Args:
             unit: Unit of the study.
@@ -122,7 +122,7 @@ class StudyImages:
 
 
 def _ids(rows: Dataset) -> list[str]:
-    """Return the image id of each row: `image_id`, otherwise the file name, otherwise the row number."""
+    """Return an image id for each row: `image_id`, otherwise the file name, otherwise the row number."""
     if "image_id" in rows.features:
         return list(map(str, rows["image_id"]))
     paths = [str((cell or {}).get("path") or "") for cell in rows["image"]]

@@ -1,7 +1,8 @@
-"""Consent and instructions that people read before they begin, as Markdown files with pictures in the same folder.
+"""Consent forms and instructions that people read before they begin: Markdown files, with images in the same folder.
 
-Raw HTML is displayed as text, and pictures must be files in or below the folder of the text, so the page can neither
-run scripts nor load content from other sites. A picture with the title "good" or "bad" is a good or bad example:
+Raw HTML is displayed as text, and images must be files in or below the folder of the Markdown file. The page can
+therefore neither run scripts nor load content from other sites. An image with the title "good" or "bad" is shown as a
+good or bad example:
 
     ![The whole cat, and nothing else](cat-good.png "good") ![With the sofa](cat-bad.png "bad")
 """
@@ -30,13 +31,13 @@ EXAMPLES = {"good": "✓ Good", "bad": "✗ Not like this"}  # {title of a pictu
 
 @dataclass(frozen=True)
 class Text:
-    """A consent form or instructions for the page.
+    """A consent form or instructions that the page displays.
 
     Attributes:
-        id: SHA-256 of the Markdown and the pictures.
+        id: SHA-256 of the Markdown and the images.
         markdown: Markdown source.
         html: HTML for display.
-        pictures: {name of the served file: picture}.
+        pictures: {name of the served file: image}.
     """
 
     id: str
@@ -59,17 +60,17 @@ class Introduction:
 
     @property
     def pictures(self) -> dict[str, Shown]:
-        """Return {file name: picture} for the pictures of all texts."""
+        """Return {file name: image} for the images in both texts."""
         texts = filter(None, (self.consent, self.instructions))
         return {name: picture for text in texts for name, picture in text.pictures.items()}
 
     def shown(self) -> dict[str, dict[str, str] | None]:
-        """Return {name: id and HTML of the text, or None} for the page."""
+        """Return, for the page, {name: id and HTML of the text, or None}."""
         texts = {"consent": self.consent, "instructions": self.instructions}
         return {name: None if text is None else {"id": text.id, "html": text.html} for name, text in texts.items()}
 
     def keep(self, study: Study) -> None:
-        """Store both texts, so that the store documents what people read or agreed to, and since when."""
+        """Store both texts, which documents what people read or agreed to and when."""
         for name, text in (("consent", self.consent), ("instructions", self.instructions)):
             if text:
                 add_event(study, "text", {"text": name, "id": text.id, "markdown": text.markdown}, request=text.id)
@@ -88,7 +89,7 @@ def read_text(path: str | Path) -> Text:
     """Read a consent form or instructions from a Markdown file.
 
     Raises:
-        UserError: The file or one of its pictures cannot be read.
+        UserError: The file, or an image that it contains, cannot be read.
     """
     path = Path(path)
     try:
@@ -134,10 +135,10 @@ class _Renderer(RendererHTML):
         )
 
     def _read(self, source: str) -> Shown:
-        """Load a picture that the Markdown refers to.
+        """Load an image that the Markdown refers to.
 
         Raises:
-            UserError: The reference is not a picture in the folder of the text.
+            UserError: The reference does not point to an image in the folder of the Markdown file.
         """
         parts = urlsplit(source)
         folder = self.path.parent.resolve()

@@ -1,9 +1,9 @@
-"""Overview of a running study for the owner: progress, speed, and the people and images to check.
+"""Overview of a running study for its owner: progress, speed, and which people and images to check.
 
 People are marked as
     quick      if the median time per answer is below a third of the median over all people
-    careless   if fewer than half of the checks are correct (in studies whose results exclude people who fail a check:
-               if any check is wrong), or if the agreement with others is below half of the median
+    careless   if they answered fewer than half of their checks correctly, or if their agreement with others is below
+               half of the median. If a study's results exclude people who fail a check, a single wrong answer suffices
     stuck      if they have an assignment and have been inactive for longer than the lease
 
 Times are compared only among people with at least `ENOUGH` answers, and agreements only among people with at least
@@ -42,17 +42,17 @@ def overview(
     agreement: Mapping[str, tuple[float, int]] | None = None,
     needed: float = CARELESS_CHECKS,
 ) -> dict[str, Any]:
-    """Return the state of a study of any protocol as plain data.
+    """Describe the state of a study as plain data. The study can use any protocol.
 
     Args:
         study: The study.
         done: Number of answers that count so far.
         wanted: Number of answers that the study needs.
-        counted: Time of each answer that counts.
+        counted: Times at which the answers that count were given.
         checks: {person: whether each check was answered correctly}.
-        lease_hours: Hours of inactivity after which a person with open assignments is stuck.
+        lease_hours: Number of hours of inactivity after which a person with open assignments is marked as stuck.
         agreement: {person: (mean agreement with others, number of images)}, or None if the protocol does not define it.
-        needed: Share of correct checks below which a person is careless.
+        needed: Share of checks answered correctly below which a person is marked as careless.
     """
     answers = study.answers(last=False, masks=False)
     left, (first, last) = max(wanted - done, 0), lately(DAY)
@@ -82,7 +82,7 @@ def _people(
     agreement: Mapping[str, tuple[float, int]],
     needed: float,
 ) -> list[dict[str, Any]]:
-    """Return a row per person, starting with people who should be checked."""
+    """Return one row per person. People who should be checked come first."""
     seconds: dict[str, dict[str, float]] = {name: defaultdict(float) for name in study.people("annotator")}
     last: dict[str, str] = {}
     for answer in answers:
@@ -115,7 +115,7 @@ def _people(
 
 
 def _mark(rows: Sequence[dict[str, Any]], needed: float) -> None:
-    """Add `marks` to the rows of people: "quick", "careless", "stuck"."""
+    """Add `marks` to the rows of people. The marks are "quick", "careless" and "stuck"."""
     usual = _median(row["seconds"] for row in rows if row["answers"] >= ENOUGH)
     agreeing = _median(row["agreement"] for row in rows if row["shared"] >= ENOUGH)
     for row in rows:
@@ -159,7 +159,7 @@ class AnnotationOverview:
         return about | {"images": images, "annotators": per_unit}
 
     def _image(self, unit: str, given: Sequence[Answer]) -> dict[str, Any]:
-        """Return the row of an image: answers by person, agreement, and reasons to check the image."""
+        """Return the row that describes an image: answers by person, agreement, and reasons to check the image."""
         pairs = self._pairs(unit, given)
         kinds = Counter(answer.payload["kind"] for answer in given)
         mean = float(np.mean(list(pairs.values()))) if pairs else None
@@ -188,7 +188,7 @@ class AnnotationOverview:
         return self.known[unit][1]
 
     def _agreement(self, answers: Mapping[str, Sequence[Answer]]) -> dict[str, tuple[float, int]]:
-        """Return {person: (mean IoU with others, number of images)}."""
+        """Return {person: (mean IoU with other people's masks, number of images)}."""
         ious: dict[str, list[float]] = defaultdict(list)
         for unit, given in answers.items():
             of_unit: dict[str, list[float]] = defaultdict(list)

@@ -1,8 +1,9 @@
-"""Actions of the owner of a running study: pause, close or reopen the study, exclude or readmit a person.
+"""Actions of the owner of a running study: pause, close or reopen the study, and exclude or readmit a person.
 
 Each action is an event. The last action applies, and the store contains all actions with their times. A closed study
-accepts answers to assigned images, but does not assign new images. Excluded people do not get new images either. Their
-answers are kept, results are reported with and without them, and their images are assigned to other people.
+accepts answers about images that are already assigned, but does not assign new images. Excluded people do not get new
+images either. Their answers are kept, results are reported with and without these answers, and their images are
+assigned to other people.
 """
 
 from typing import Any
@@ -18,7 +19,7 @@ LONGEST_REASON = 300  # maximum length in characters
 
 
 def act(study: Study, action: object, request: object, person: object = None, reason: object = "") -> None:
-    """Store an action of the owner. A repeated request is stored only once.
+    """Store an action taken by the owner. A repeated request is stored only once.
 
     Raises:
         UserError: The action or the person is unknown.
@@ -35,7 +36,7 @@ def act(study: Study, action: object, request: object, person: object = None, re
 
 
 def participants(study: Study) -> set[str]:
-    """Return the people who have joined as annotators or whose answers were imported."""
+    """Return the people who have joined as annotators or whose masks were imported."""
     return {*study.people("annotator"), *(answer.person for answer in study.answers(masks=False))}
 
 
@@ -57,7 +58,10 @@ def excluded(study: Study) -> dict[str, str]:
 
 
 def stopped(study: Study, person: str) -> dict[str, Any] | None:
-    """Return the page's data, with the reason as "stopped", for a person who gets no new images, otherwise None."""
+    """Return the page data for a person who gets no new images, with the reason as "stopped".
+
+    Return None for other people.
+    """
     why = "excluded" if person in excluded(study) else status(study)
     if why == "open":
         return None

@@ -13,9 +13,9 @@ PAYMENTS = ("person", "answers", "median seconds", "minutes", "checks right", "c
 
 
 def payment_rows(study: Study, checks: Mapping[str, Sequence[bool]]) -> list[tuple]:
-    """Return a row of PAYMENTS for each person who has joined or answered.
+    """Return one row of the table PAYMENTS for each person who has joined or answered.
 
-    Seconds are the time that a question was on the screen. A corrected image counts once, with its total time.
+    The seconds are the time for which questions were on the screen. A corrected image counts once, with its total time.
 
     Args:
         study: Study of any protocol.
@@ -51,14 +51,14 @@ def payment_rows(study: Study, checks: Mapping[str, Sequence[bool]]) -> list[tup
 
 
 def _verdicts(study: Study) -> Counter[tuple[str, str]]:
-    """Return {(person, verdict): number of last answers with this verdict}."""
+    """Return {(person, verdict): number of the person's last answers with this verdict}."""
     reviews = study.reviews()
     last = study.answers(masks=False)
     return Counter((answer.person, reviews[answer.id].verdict) for answer in last if answer.id in reviews)
 
 
 def parameter_table(study: Study) -> tuple[tuple[str, ...], list[tuple]]:
-    """Return (header, rows) of the URL parameters in the link that each person opened, with "" for missing values."""
+    """Return (header, rows) with the URL parameters in the link that each person opened. Missing values are ""."""
     of_people = study.parameters()
     names = sorted({name for values in of_people.values() for name in values})
     rows = [(person, *(values.get(name, "") for name in names)) for person, values in of_people.items()]

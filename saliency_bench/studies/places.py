@@ -1,8 +1,8 @@
-"""Assignments of a study and their state, cached in memory and updated from new rows of the store.
+"""Cache a study's assignments and their state in memory, and update them from new rows of the store.
 
-Rows are only added, by one writer at a time, so row numbers increase in the order in which rows become visible. Data
-read up to a row number therefore remains valid, and the cost of a request does not depend on the size of the study.
-Several servers may write to the same store.
+Rows are only added, and only by one writer at a time, so row numbers increase in the order in which rows become
+visible. Data that was read up to a row number therefore remains valid, and the cost of a request does not depend on the
+size of the study. Several servers may write to the same store.
 """
 
 from bisect import bisect_left, insort
@@ -30,9 +30,9 @@ class _Place:
 
     Attributes:
         position: Position in the person's order, or None if the unit was answered but never assigned.
-        first: Number of the first answer, or 0 if there is none.
-        last: Number of the last answer, or 0 if there is none.
-        kind: `kind` in the payload of the last answer.
+        first: Id of the first answer, or 0 if there is none.
+        last: Id of the last answer, or 0 if there is none.
+        kind: Value of `kind` in the payload of the last answer.
         state: SETTLED, OPEN, or None if the assignment does not count.
     """
 
@@ -44,7 +44,7 @@ class _Place:
 
 
 class Places:
-    """Thread-safe cache of the assignments of a study. `units` are the units that can be assigned."""
+    """Thread-safe cache of a study's assignments. `units` are the units that can be assigned."""
 
     def __init__(self, study: Study, units: Sequence[str]):
         self.study = study
@@ -60,7 +60,7 @@ class Places:
         self._lock = RLock()
 
     def refresh(self) -> None:
-        """Read the new rows.
+        """Read the rows that were added since the last call.
 
         Within a transaction, call this before the first write, because the transaction may be rolled back.
         """
@@ -99,7 +99,7 @@ class Places:
                     (self._excluded.add if kind == "exclude" else self._excluded.discard)(person)
 
     def _new(self, connection: Connection, table: Any, *columns: Any) -> Sequence[Any]:
-        """Return these columns of a table's new rows, oldest first."""
+        """Return these columns of a table's new rows. The oldest row comes first."""
         rows = select(*columns).where(table.c.id > self._seen[table]).order_by(table.c.id)
         rows = rows.join(answers, answers.c.id == reviews.c.answer) if table is reviews else rows
         return connection.execute(rows.where((answers if table is reviews else table).c.study == self.study.id)).all()
@@ -113,9 +113,9 @@ class Places:
         self._count(person, unit)
 
     def _count(self, person: str, unit: str) -> None:
-        """Recompute the state of an assignment and the count of the unit.
+        """Recompute the state of an assignment, and the number of people who count for its unit.
 
-        A skipped unit does not count. A unit whose answer was sent back counts as unanswered.
+        A person who skipped the unit does not count. A unit whose answer was sent back counts as unanswered.
         """
         place = self._place(person, unit)
         is_given = place.position is not None and place.kind != "skip"
@@ -136,7 +136,7 @@ class Places:
         return [unit for _, unit in sorted(given)]
 
     def is_given(self, person: str, unit: str) -> bool:
-        """Return whether a unit is assigned to a person, reading new rows if necessary."""
+        """Return whether a unit is assigned to a person. New rows are read if necessary."""
 
         def known() -> bool:
             place = self._people.get(person, {}).get(unit)
@@ -147,19 +147,22 @@ class Places:
         return known()
 
     def answered(self, person: str) -> list[str]:
-        """Return the units that a person has answered, in the order of first answers."""
+        """Return the units that a person has answered, in the order of the first answer to each."""
         with self._lock:
             done = [(place.first, unit) for unit, place in self._people.get(person, {}).items() if place.first]
         return [unit for _, unit in sorted(done)]
 
     def sent_back(self, person: str) -> dict[str, str]:
-        """Return {unit: comment} for units whose last answer was sent back to the person, oldest answer first."""
+        """Return {unit: comment} for units whose last answer was sent back to the person.
+
+        The oldest answer comes first.
+        """
         with self._lock:
             last = [(place.last, unit) for unit, place in self._people.get(person, {}).items()]
             return {unit: self._comments[number] for number, unit in sorted(last) if number in self._comments}
 
     def counts(self, lease_hours: float = LEASE_HOURS) -> np.ndarray:
-        """Return the number of people who have answered or reserved each unit in `order`, (N,).
+        """For each unit in `order`, return the number of people who have answered or reserved it, (N,).
 
         Open units are reserved for `lease_hours` after the person's last assignment or answer. Excluded people and
         skipped units do not count.
@@ -184,7 +187,9 @@ class Places:
         return index < len(times) and times[index] <= last
 
     def left(self, person: str, allowed: np.ndarray, per_unit: int, lease_hours: float = LEASE_HOURS) -> np.ndarray:
-        """Return the indices in `order` of the units available to a person, those with the fewest people first.
+        """Return the indices in `order` of the units that are available to a person.
+
+        Units with the fewest people come first.
 
         Args:
             person: Pseudonym of the person.
@@ -203,10 +208,10 @@ class Places:
     def draw(
         self, person: str, allowed: np.ndarray, per_unit: int, count: int = 1, lease_hours: float = LEASE_HOURS
     ) -> list[str]:
-        """Assign up to `count` more units to a person and return them. `left` describes the other arguments.
+        """Assign up to `count` more units to a person, and return these units. `left` describes the other arguments.
 
         All units are assigned in one transaction, so no other assignment can happen in between. Units with the same
-        number of people are in a pseudo-random order that depends on study and unit.
+        number of people are assigned in a pseudo-random order that depends on the study and the unit.
         """
         with self.study.store.writing() as connection:
             self.refresh()

@@ -1,8 +1,8 @@
-"""Practice before the real images: everyone draws on images with a known mask, which is displayed afterwards.
+"""Practice before the actual task: everyone annotates images with a known mask, which is displayed afterwards.
 
 An attempt is stored as an answer. Its payload contains the IoU with the known mask, {"kind": "mask", "iou": 0.63}. A
-person continues after reaching the required IoU or after `ATTEMPTS` attempts, so that nobody is stuck. The report shows
-the IoU that each person reached. Practice images are not part of consensus, agreement and review.
+person moves on after reaching the required IoU or after `ATTEMPTS` attempts, so nobody gets stuck. The report shows the
+IoU that each person reached. Practice images do not count for consensus and agreement, and are not reviewed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ ATTEMPTS = 3
 
 
 def attempts(study: Study, units: Sequence[str], person: str | None = None) -> dict[str, dict[str, list[float]]]:
-    """Return {person: {practice unit: IoU of each attempt}} for one person or for all people."""
+    """Return {person: {practice unit: IoU of each attempt}}, for one person or for all people."""
     reached: dict[str, dict[str, list[float]]] = {}
     for answer in study.answers(person, last=False, masks=False):
         if answer.unit in units:
@@ -32,7 +32,7 @@ def is_over(ious: Sequence[float], needed: float) -> bool:
 
 
 def feedback(answer: Answer, known: np.ndarray, needed: float) -> dict[str, Any]:
-    """Return the feedback after an attempt: the reached IoU, the required IoU and the known mask."""
+    """Return the feedback on an attempt: the IoU that it reached, the required IoU, and the known mask."""
     reached = answer.payload["iou"]
     return {
         "unit": answer.unit,
@@ -45,12 +45,12 @@ def feedback(answer: Answer, known: np.ndarray, needed: float) -> dict[str, Any]
 
 
 def score(mask: np.ndarray | None, known: np.ndarray) -> float:
-    """Return the IoU of an attempt with the known mask, or 0 if the attempt is not a mask."""
+    """Return the IoU between an attempt and the known mask, or 0 if the attempt is not a mask."""
     return 0.0 if mask is None else round(iou(mask, known), 4)
 
 
 def practice_report(reached: Mapping[str, Mapping[str, Sequence[float]]], needed: float) -> dict[str, dict[str, Any]]:
-    """Return {person: mean IoU of first and last attempts, number of attempts, and number of passed images}."""
+    """Return {person: mean IoU of first and of last attempts, number of attempts, and number of images passed}."""
     return {
         person: {
             "first": float(np.mean([ious[0] for ious in by_unit.values()])),

@@ -1,4 +1,4 @@
-"""Helpers for the results of studies on the maps of a run: clusters, anonymous numbers, and table files."""
+"""Helpers for the results of studies on a run's maps: clusters, numbers in place of names, and table files."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,12 +21,12 @@ def codes_of(study: Study, images: Sequence[str]) -> np.ndarray:
 
 
 def numbered(rows: Sequence[tuple]) -> list[tuple]:
-    """Replace the pseudonym at the start of each row with a number. The rows are sorted by their other values."""
+    """Replace the pseudonym at the start of each row with a number. The rows are then sorted by their other values."""
     return [(str(number), *row) for number, row in enumerate(sorted((row[1:] for row in rows), key=str), 1)]
 
 
 def write_rows(path: Path, header: Sequence[str], rows: Sequence[tuple]) -> int:
-    """Write a table about people as CSV or Parquet, readable only by the owner, and return the number of rows.
+    """Write a table about people as CSV or Parquet. Only the owner of the file can read it. Return the number of rows.
 
     Raises:
         UserError: The suffix is not supported.

@@ -1,7 +1,7 @@
-"""The images and stored maps of a finished run, accessed by image id, for use in studies.
+"""The images and stored maps of a finished run, which studies access by image id.
 
-The frame of an image is the image resized and cropped as in the run, without loading a network. Pixel values may differ
-from the values of the run by rounding errors. Maps are the stored maps of the run (`load_maps`).
+The frame of an image is the image after the run's resizing and cropping. Frames are computed without loading a network.
+Its pixel values may differ from those in the run by rounding errors. Maps are the stored maps of the run (`load_maps`).
 """
 
 import json
@@ -45,19 +45,19 @@ OF_A_RUN = ["run.json", "summary.json", "predictions.parquet", "maps/*"]  # file
 
 
 def unit_of(image: str, explainer: str | None) -> str:
-    """Return the unit for an image and an explainer, with control characters escaped."""
+    """Return the unit that stands for an image and an explainer, with control characters escaped."""
     return json.dumps([image, explainer])
 
 
 def pair_of(unit: str) -> tuple[str, str | None]:
-    """Return (image id, explainer) of a unit."""
+    """Split a unit into (image id, explainer)."""
     image, explainer = json.loads(unit)
     return image, explainer
 
 
 @dataclass(frozen=True)
 class RunImages:
-    """Images with a label and a map from each explainer.
+    """Images with a label, and with a map from each explainer.
 
     Attributes:
         run: Hash of the dataset, the model and the explainers, which identifies the study.
@@ -68,8 +68,9 @@ class RunImages:
         classes: Names of all classes.
         frames: {id: image, uint8 (H, W, 3)}.
         maps: {explainer: {id: map (H, W)}}.
-        explained: {id: class that the maps explain}. Images are missing if this is not a class of the dataset.
-        masks: {id: mask, bool (H, W)} of the dataset, if requested.
+        explained: {id: class that the maps explain}. Images whose explained class is not a class of the dataset are
+            missing.
+        masks: {id: the dataset's mask, bool (H, W)}, if requested.
     """
 
     run: str
@@ -94,7 +95,9 @@ class RunImages:
             return self.frames(image_id)
 
     def map(self, image_id: str, explainer: str) -> np.ndarray:
-        """Return a map, float32 (H, W), of the same size as the frame. For the explainer `HUMAN`, return the mask.
+        """Return a map, float32 (H, W), which has the same size as the frame.
+
+        For the explainer `HUMAN`, return the mask.
 
         Raises:
             UserError: The map does not exist or has the wrong size.
@@ -151,12 +154,12 @@ def run_images(
     Args:
         run: Folder of the run, or `hub:OWNER/NAME`.
         explainers: Names of explainers in the run, or () for all.
-        dataset: Location of the dataset, if it has moved.
+        dataset: Location of the dataset, if it has moved since the run.
         with_masks: Whether to include the masks of the dataset.
 
     Raises:
-        UserError: The run has no stored maps or lacks an explainer, or the dataset differs or, with `with_masks`, has
-            no masks.
+        UserError: The run has no stored maps, an explainer is not part of the run, the dataset is not that of the run,
+            or masks are requested but the dataset has none.
     """
     folder = Path(run)
     maps = load_maps(folder)
@@ -207,7 +210,7 @@ def run_images(
 
 
 def _explained(folder: Path, identity: Identity, labels: dict[str, str], classes: list[str]) -> dict[str, str]:
-    """Return {image id: explained class} if the target is the label or the predicted class, else {}."""
+    """Return {image id: explained class} if the maps explain the label or the predicted class, else {}."""
     if identity.target == "label":
         return labels
     if identity.target != "predicted":
@@ -230,7 +233,7 @@ def _frame(stored: Any, geometry: Geometry) -> np.ndarray:
 
 
 def _check_named(folder: Path, dataset: Any) -> None:
-    """Print the dataset that is loaded because run.json refers to it.
+    """Print the name of the dataset, because it is loaded only because run.json refers to it.
 
     Raises:
         UserError: The run is from the Hub and refers to a local file or folder.
@@ -270,7 +273,7 @@ def _rows(dataset: Any, split: str, expected: str, label: str) -> Dataset:
 
 
 def _geometry(folder: Path, stored: dict[str, Any]) -> Geometry:
-    """Return the geometry of the run's prepared images. Raise UserError if it is invalid."""
+    """Return the geometry that the run used to prepare its images. Raise UserError if it is invalid."""
     try:
         geometry = GEOMETRY.validate_python(stored)
         framed(Pillow.new("L", (1, 1)), geometry)

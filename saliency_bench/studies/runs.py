@@ -1,4 +1,7 @@
-"""Run-length encoding of masks: [zeros, ones, zeros, ...], row by row. The first length can be 0."""
+"""Run-length encoding of masks: numbers of consecutive [zeros, ones, zeros, ...], row by row.
+
+The first length can be 0.
+"""
 
 from collections.abc import Sequence
 

@@ -2,8 +2,8 @@
 
 The encoder is run once per image. Its input is float32 (1, 3, S, S): the image with its longest side scaled to S
 pixels, normalised with ImageNet's mean and standard deviation times 255, and padded with zeros at the bottom and on the
-right. The first output is the embedding. The decoder can have these inputs, which are named as in the export script of
-Segment Anything:
+right. The first output is the embedding. The decoder can have the following inputs. Their names are those in the export
+script of Segment Anything:
 
     image_embeddings   the embedding; an input with any other name gets the encoder's output with that name
     point_coords       float32 (1, N + 1, 2), in pixels of the padded image; the last point is padding
@@ -11,9 +11,9 @@ Segment Anything:
     mask_input, has_mask_input   zeros
     orig_im_size       float32 (2,), height and width
 
-The decoder returns masks (1, K, h, w), whose positive pixels belong to the region, and optionally `iou_predictions`
-(1, K), which are used to select the best mask. If masks do not have the size of the image, they refer to the padded
-image.
+The decoder returns masks (1, K, h, w), whose positive pixels belong to the region, and optionally `iou_predictions` (1,
+K), which are used to select the best mask. If the masks do not have the same size as the image, they refer to the
+padded image.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ PROMPTS = ("point_coords", "point_labels", "mask_input", "has_mask_input", "orig
 
 
 class SegmentAnything:
-    """Find a region from points, with an encoder and a decoder.
+    """Finds a region from points, with an encoder network and a decoder network.
 
     Args:
         encoder: An ONNX file.
@@ -65,7 +65,7 @@ class SegmentAnything:
         self._embedding = lru_cache(EMBEDDINGS_KEPT)(self._embed)
 
     def __call__(self, file: Path, strokes: Sequence[Stroke]) -> np.ndarray:
-        """Return the region, bool (H, W), of the same size as the image."""
+        """Return the region, bool (H, W), that the strokes mark. It has the same size as the image."""
         (width, height), outputs = self._embedding(file)
         scale = self._side / max(width, height)
         points = [(x * scale, y * scale, int(stroke.add)) for stroke in strokes for x, y in _along(stroke)]
@@ -90,7 +90,7 @@ class SegmentAnything:
         return self._in_size(masks[best], width, height)
 
     def _embed(self, file: Path) -> tuple[tuple[int, int], dict[str, np.ndarray]]:
-        """Return ((width, height) of an image, {name: output of the encoder})."""
+        """Run the encoder on an image. Return ((width, height) of the image, {name: output of the encoder})."""
         with Image.open(file) as opened:
             picture = opened.convert("RGB")
         scale = self._side / max(picture.size)
@@ -105,7 +105,7 @@ class SegmentAnything:
         return picture.size, dict(zip(self._outputs, made, strict=True))
 
     def _in_size(self, mask: np.ndarray, width: int, height: int) -> np.ndarray:
-        """Resize and threshold a mask of logits, and return bool (height, width)."""
+        """Resize a mask of logits to the size of the image and threshold it, bool (height, width)."""
         if mask.shape == (height, width):
             return mask > 0
         padded = Image.fromarray(np.asarray(mask, np.float32))
@@ -115,7 +115,7 @@ class SegmentAnything:
 
 
 def _session(path: str | Path) -> Any:
-    """Load a network that runs on the CPU.
+    """Load a network so that it runs on the CPU.
 
     Raises:
         UserError: Onnxruntime is not installed, or the file contains no network.
@@ -133,6 +133,6 @@ def _session(path: str | Path) -> Any:
 
 
 def _along(stroke: Stroke) -> list[tuple[float, float]]:
-    """Return up to `PER_STROKE` points of a stroke, including both ends."""
+    """Select up to `PER_STROKE` points of a stroke, including both ends."""
     places = np.linspace(0, len(stroke.points) - 1, min(PER_STROKE, len(stroke.points))).round().astype(int)
     return [stroke.points[place] for place in places]

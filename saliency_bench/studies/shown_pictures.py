@@ -1,10 +1,10 @@
-"""Images for the page of a study: upright 8-bit RGB files in a cache.
+"""Images that the page of a study displays: upright 8-bit RGB files in a cache.
 
 An upright RGB JPEG or PNG file is displayed unchanged. All other files, such as files that are rotated by EXIF, grey,
-transparent or CMYK, are converted. Images of up to `LOSSLESS` pixels become a PNG. Larger images become a JPEG of
-quality 95 without colour subsampling, because a phone photo takes 20 MB as PNG. Images with 16 or 32 bits, such as
-X-rays, are scaled from the 1st to the 99th percentile of their values. Masks that people draw always have the size of
-the image.
+transparent or CMYK, are converted. Images of up to `LOSSLESS` pixels are saved as PNG. Larger images are saved as JPEG
+with quality 95 and without colour subsampling, because a phone photo takes up 20 MB as PNG. Images with 16 or 32 bits,
+such as X-rays, are scaled from the 1st to the 99th percentile of their values. Masks that people draw always have the
+same size as the image.
 """
 
 import json
@@ -40,7 +40,7 @@ class Shown:
     """An image in the cache.
 
     Attributes:
-        name: Name of the file, based on the hash of the stored image. It is also used as the ETag.
+        name: Name of the file, based on the hash of the stored image. The page also uses this name as the ETag.
         height: Height of the upright image in pixels.
         width: Width of the upright image in pixels.
         sha256: Checksum of the stored image, as in the column `image_sha256` of published annotations.
@@ -63,7 +63,7 @@ class Shown:
 
 
 def shown(data: bytes) -> Shown:
-    """Return the cached image for these bytes, creating it if necessary.
+    """Return the cached image for these bytes. If the image is not in the cache yet, create it.
 
     Raises:
         UnreadableError: The image cannot be read.
@@ -89,7 +89,7 @@ def _folder(name: str) -> Path:
 
 
 def _made(data: bytes) -> tuple[bytes, str, tuple[int, int]]:
-    """Return (encoded image for display, suffix, (width, height))."""
+    """Return (image encoded for display, suffix, (width, height))."""
     image = decode(data, deep=True)
     if orientation_of(image) == 1 and is_plain(image):
         return data, SUFFIXES[image.format or ""], image.size
@@ -103,7 +103,7 @@ def _made(data: bytes) -> tuple[bytes, str, tuple[int, int]]:
 
 
 def size_of(data: bytes) -> tuple[int, int]:
-    """Return (height, width) of the upright image, read from the header.
+    """Return (height, width) of the upright image, which are read from the header.
 
     Raises:
         UnreadableError: The file is not an image.
@@ -118,5 +118,5 @@ def size_of(data: bytes) -> tuple[int, int]:
 
 
 def threads() -> int:
-    """Return the number of images to create in parallel. An image of 12 megapixels needs about 100 MB."""
+    """Return the number of images to create in parallel, because an image of 12 megapixels needs about 100 MB."""
     return min(4, cores())

@@ -1,9 +1,9 @@
-"""Strokes that mark a region: validation of strokes from a page, and GrabCut (Rother et al., 2004) with OpenCV.
+"""Validate strokes that mark a region, and find the region with OpenCV's GrabCut (Rother et al., 2004).
 
 A stroke is {"points": [[x, y], ...], "add": bool}. The points are positions in pixels that belong to the region or to
-the background. GrabCut models the colours under both types of strokes and cuts where neighbouring pixels differ. Pixels
-without a stroke are initially background. scikit-image does not include GrabCut. Its random walker took 5 to 10 times
-as long on the same strokes, which is too long to wait after each stroke.
+the background. GrabCut models the colours under both types of strokes, and places the border of the region where
+neighbouring pixels differ. At first, pixels without a stroke count as background. scikit-image does not include
+GrabCut. Its random walker took 5 to 10 times as long on the same strokes, which is too long to wait after each stroke.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ ROUNDS = 3  # number of GrabCut iterations (colour models, then a cut)
 
 @dataclass(frozen=True)
 class Stroke:
-    """Points (x, y) in pixels of an image, and whether they belong to the region."""
+    """A stroke: points (x, y) in pixels of an image, and whether they belong to the region."""
 
     points: list[tuple[float, float]]
     add: bool
@@ -36,7 +36,7 @@ def strokes_of(sent: object, height: int, width: int) -> list[Stroke]:
     """Validate the strokes that a page sent.
 
     Raises:
-        UserError: The strokes are invalid, too many, or outside an image of this size.
+        UserError: A stroke is invalid or outside an image of this size, or there are too many strokes.
     """
     if not isinstance(sent, list) or not 0 < len(sent) <= MOST_STROKES:
         raise UserError(f"strokes must be a list of 1 to {MOST_STROKES} strokes; start again from the marked region")
@@ -66,7 +66,7 @@ def _stroke(sent: object, height: int, width: int) -> Stroke:
 
 
 class GrabCut:
-    """Find a region with GrabCut, on a reduced image with sides of at most `LONGEST` pixels.
+    """Finds a region with GrabCut, on an image reduced to sides of at most `LONGEST` pixels.
 
     Raises:
         UserError: OpenCV is not installed.
@@ -80,7 +80,10 @@ class GrabCut:
         self._cv2 = cv2
 
     def __call__(self, file: Path, strokes: Sequence[Stroke]) -> np.ndarray:
-        """Return the region, bool (H, W), of the same size as the image. The result is deterministic."""
+        """Return the region, bool (H, W), that the strokes mark. It has the same size as the image.
+
+        The result is deterministic.
+        """
         cv2 = self._cv2
         with Image.open(file) as opened:
             picture = opened.convert("RGB")

@@ -49,7 +49,7 @@ class Assignment:
 
     Attributes:
         person: The pseudonym.
-        unit: What the question is about.
+        unit: The unit.
         position: Position in the person's order, starting at 0.
         created: Time of the assignment.
     """
@@ -67,14 +67,14 @@ class Answer:
     Attributes:
         id: Number of the answer.
         person: The pseudonym.
-        unit: What the answer is about.
+        unit: Unit that was answered.
         revision: 1, 2, ... for this person and unit.
         payload: Content of the answer.
         mask: Mask as PNG, decoded by `pixels`.
         image_sha256: SHA-256 of the displayed image.
-        seconds: Time spent in seconds.
+        seconds: Time in seconds that the person spent on the answer.
         created: Time when the answer was stored.
-        corrected_by: Reviewer whose correction has replaced payload and mask.
+        corrected_by: Reviewer whose correction has replaced the payload and the mask, if there is one.
     """
 
     id: int
@@ -96,7 +96,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Review:
-    """A review of an answer: the verdict "accept", "reject" or "correct", and a comment."""
+    """A review of an answer. It contains the verdict "accept", "reject" or "correct", and a comment."""
 
     answer: int
     reviewer: str
@@ -110,11 +110,11 @@ class Correction:
     """A reviewer's correction of an answer.
 
     Attributes:
-        answer: Id of the corrected answer, that is, of one revision.
+        answer: Id of the corrected answer, which is one revision.
         reviewer: Pseudonym of the reviewer.
-        payload: Content, as for an answer.
-        mask: Mask, as for an answer.
-        seconds: Time spent in seconds.
+        payload: Content, as in an `Answer`.
+        mask: Mask, as in an `Answer`.
+        seconds: Time in seconds that the reviewer spent on the correction.
         created: Time when the correction was stored.
     """
 
@@ -144,13 +144,14 @@ class Study:
     # people
 
     def join(self, request: str | None = None, role: str = "annotator") -> Person:
-        """Add a person to the study and return the person.
+        """Add a person to the study, and return the person.
 
-        The key is derived from the request, so a repeated request results in the same key. A request must contain 128
-        random bits.
+        The key of the returned `Person` is derived from the request, so repeating a request gives the same key. A
+        request must contain 128 random bits.
 
         Args:
-            request: Id created by the page, or None to create an id. The same id returns the same person.
+            request: Id that the page created, or None to create an id. Calling `join` again with the same id returns
+                the same person.
             role: One of `ROLES`.
         """
         request = check_text("request", secrets.token_urlsafe(24) if request is None else request, 200)
@@ -170,7 +171,7 @@ class Study:
         return Person(name, role, key)
 
     def invite(self, count: int) -> list[str]:
-        """Return a request to join for each invited person. Afterwards, only invited people can join."""
+        """Return a request to join for each of `count` invited people. Afterwards, only invited people can join."""
         tokens = [secrets.token_urlsafe(24) for _ in range(count)]
         rows = [{"study": self.id, "request": _hash(token), "created": now()} for token in tokens]
         with self.store.writing() as connection:
@@ -179,7 +180,7 @@ class Study:
         return tokens
 
     def may_join(self, request: object) -> bool:
-        """Return whether a request is from an invited person, or whether no invitations exist."""
+        """Return whether a request belongs to an invited person. If no invitations exist, everyone may join."""
         of_study = select(invites.c.id).where(invites.c.study == self.id)
         with self.store.reading() as connection:
             if connection.scalar(of_study.limit(1)) is None:
@@ -187,7 +188,7 @@ class Study:
             return connection.scalar(of_study.where(invites.c.request == _hash(str(request)))) is not None
 
     def keep_parameters(self, person: str, given: object) -> None:
-        """Store the URL parameters of the link that a person opened. The same parameters are stored only once.
+        """Store the URL parameters in the link that a person opened. Identical parameters are stored only once.
 
         Only the first `MOST_PARAMETERS` parameters are read, and only short, printable strings are stored.
         """
@@ -206,7 +207,7 @@ class Study:
                 connection.execute(insert(parameters).values(**row))
 
     def parameters(self) -> dict[str, dict[str, str]]:
-        """Return {person: URL parameters}, with the last value for each name."""
+        """Return {person: URL parameters}. For each name, the last value counts."""
         rows = select(parameters.c.person, parameters.c.given).where(parameters.c.study == self.id)
         values: dict[str, dict[str, str]] = {}
         with self.store.reading() as connection:
@@ -224,7 +225,7 @@ class Study:
         return None if row is None else Person(row.name, row.role)
 
     def people(self, role: str | None = None) -> list[str]:
-        """Return the pseudonyms in the order in which people joined."""
+        """Return people's pseudonyms in the order in which they joined."""
         rows = select(people.c.name).where(people.c.study == self.id).order_by(people.c.id)
         with self.store.reading() as connection:
             return list(connection.scalars(rows if role is None else rows.where(people.c.role == role)))
@@ -257,13 +258,13 @@ class Study:
         done: Collection[tuple[str, str]],
         lease_hours: float = LEASE_HOURS,
     ) -> list[str]:
-        """Give `person` a lease on the first units that nobody else has leased, and return these units.
+        """Give a person a lease on the first of the units that nobody else has leased, and return these units.
 
         Args:
             person: The pseudonym.
             units: Candidate units.
             open_units: Maximum number of units to lease.
-            done: (person, unit) pairs whose lease has ended.
+            done: (person, unit) pairs whose lease has already ended.
             lease_hours: Duration of a lease in hours.
         """
         first, last = lately(lease_hours)
@@ -278,7 +279,7 @@ class Study:
         return chosen
 
     def assignments(self, person: str | None = None) -> list[Assignment]:
-        """Return the assignments of a person (in the person's order) or of all people."""
+        """Return the assignments of one person (in the person's order) or of all people."""
         columns = assignments.c.person, assignments.c.unit, assignments.c.position, assignments.c.created
         rows = select(*columns).where(assignments.c.study == self.id)
         rows = rows if person is None else rows.where(assignments.c.person == person)
@@ -293,7 +294,7 @@ class Study:
         self.append_new(connection, person, new, first)
 
     def append_new(self, connection: Connection, person: str, units: Iterable[str], first: int) -> None:
-        """Append new units to a person's assignments within a transaction, starting at position `first`."""
+        """Within a transaction, append new units to a person's assignments, starting at position `first`."""
         rows = [
             {"study": self.id, "person": person, "unit": unit, "position": first + index, "created": now()}
             for index, unit in enumerate(units)
@@ -302,7 +303,7 @@ class Study:
             connection.execute(insert(assignments), rows)
 
     def active(self, lease_hours: float = LEASE_HOURS) -> set[str]:
-        """Return the people who got an assignment or gave an answer in the last `lease_hours`."""
+        """Return the people who received an assignment or gave an answer in the last `lease_hours`."""
         times = lately(lease_hours)
         with self.store.reading() as connection:
             return {
@@ -330,12 +331,12 @@ class Study:
 
         Args:
             person: The pseudonym.
-            unit: What the answer is about.
-            request: Id created by the page.
+            unit: Unit that is answered.
+            request: Id that the page created for this answer.
             payload: Content of the answer as JSON.
             mask: Mask, bool (H, W), of the same size as the image. It is stored as PNG.
             image_sha256: SHA-256 of the displayed image.
-            seconds: Time spent in seconds, at most a day.
+            seconds: Time in seconds that the person spent on the answer, at most one day.
 
         Raises:
             UserError: The request was already used for a different person or unit, or a value is invalid.
@@ -369,9 +370,9 @@ class Study:
         """Return answers in the order in which they were stored.
 
         Args:
-            person: Return only answers of this person.
+            person: Return only answers given by this person.
             unit: Return only answers to this unit.
-            last: Whether to return only the last revision for each person and unit.
+            last: Whether to return only the last revision for each pair of a person and a unit.
             masks: Whether to load masks. Answers without masks load much faster.
         """
         names = ["id", "unit", "person", "revision", "payload", "image_sha256", "seconds", "created"]
@@ -384,13 +385,13 @@ class Study:
             return [_answer(row) for row in connection.execute(rows.order_by(answers.c.id)).mappings()]
 
     def answered(self, person: str) -> list[str]:
-        """Return the units that a person has answered, in the order of first answers."""
+        """Return the units that a person has answered, in the order of the first answer to each."""
         rows = select(answers.c.unit).where(answers.c.study == self.id, answers.c.person == person)
         with self.store.reading() as connection:
             return list(dict.fromkeys(connection.scalars(rows.order_by(answers.c.id))))
 
     def _last(self) -> Select[Any]:
-        """Return a query for the last revision for each person and unit."""
+        """Return a query for the last revision for each pair of a person and a unit."""
         newest = select(func.max(answers.c.id)).where(answers.c.study == self.id)
         return newest.group_by(answers.c.unit, answers.c.person)
 
@@ -400,8 +401,8 @@ class Study:
         """Store the verdict "accept" or "reject" for an answer. A repeated request is stored only once.
 
         Raises:
-            UserError: The answer does not exist in this study or was corrected in the meantime, or a rejection has no
-                comment.
+            UserError: The answer does not exist in this study or was corrected in the meantime, or the verdict is a
+                rejection without a comment.
         """
         if (
             type(answer) is not int or not 0 < answer < 2**31
@@ -420,7 +421,7 @@ class Study:
     def _add_review(
         self, connection: Connection, answer: int, reviewer: str, verdict: str, request: str, comment: str
     ) -> Review:
-        """Store a review once and return it."""
+        """Store a review, unless it is already stored, and return it."""
         row = connection.execute(select(reviews).where(reviews.c.request == request)).mappings().first()
         if row is None:
             self._check_newest(connection, answer)
@@ -441,7 +442,9 @@ class Study:
         mask: np.ndarray | None = None,
         seconds: object = 0.0,
     ) -> None:
-        """Store a reviewer's correction of an answer and the verdict "correct". A repeated request is stored only once.
+        """Store a reviewer's correction of an answer, with the verdict "correct".
+
+        A repeated request is stored only once.
 
         Raises:
             UserError: The answer does not exist in this study, or its author has corrected it in the meantime.
@@ -455,7 +458,7 @@ class Study:
                 connection.execute(insert(corrections).values(**names, **values))
 
     def corrections(self) -> dict[int, Correction]:
-        """Return {id of an answer: last correction}."""
+        """Return {id of an answer: its last correction}."""
         names = ("answer", "reviewer", "payload", "mask", "seconds", "created")
         rows = select(*(corrections.c[name] for name in names)).join(answers, answers.c.id == corrections.c.answer)
         with self.store.reading() as connection:
@@ -474,7 +477,10 @@ class Study:
             raise UserError("this answer was corrected in the meantime; review the new answer")
 
     def reviewers(self) -> dict[int, list[set[str]]]:
-        """Return {id of an answer: [its reviewers, then the reviewers of each correction, including its author]}."""
+        """Return {id of an answer: list of sets of people}. The first set contains the reviewers of the answer.
+
+        Each further set contains the reviewers of a correction, including its author.
+        """
         columns = reviews.c.answer, reviews.c.reviewer, reviews.c.verdict
         rows = select(*columns).join(answers, answers.c.id == reviews.c.answer).where(answers.c.study == self.id)
         names: dict[int, list[set[str]]] = {}
@@ -487,7 +493,7 @@ class Study:
         return names
 
     def reviews(self) -> dict[int, Review]:
-        """Return {id of an answer: last review}."""
+        """Return {id of an answer: its last review}."""
         columns = (reviews.c[name] for name in ("answer", "reviewer", "verdict", "comment", "created"))
         rows = select(*columns).join(answers, answers.c.id == reviews.c.answer).where(answers.c.study == self.id)
         with self.store.reading() as connection:
@@ -510,7 +516,7 @@ def _hash(text: str) -> str:
 
 
 def _encoded(mask: np.ndarray) -> bytes:
-    """Encode a mask as PNG with one bit per pixel, which is eight times faster than one byte per pixel."""
+    """Encode a mask as PNG with one bit per pixel. This is eight times faster than one byte per pixel."""
     if mask.dtype != bool or mask.ndim != 2 or 0 in mask.shape:
         raise UserError(f"a mask must be a bool array (H, W), not {mask.dtype} {mask.shape}")
     buffer = BytesIO()
@@ -519,7 +525,7 @@ def _encoded(mask: np.ndarray) -> bytes:
 
 
 def _seconds(value: object) -> float:
-    """Convert a value into valid seconds. Invalid values are replaced, so that the answer is not lost."""
+    """Convert a value to a valid number of seconds. Invalid values are replaced, so that the answer is not lost."""
     if not isinstance(value, int | float) or (isinstance(value, float) and not np.isfinite(value)):
         return 0.0
     return float(min(max(value, 0.0), LONGEST))

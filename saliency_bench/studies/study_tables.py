@@ -48,7 +48,7 @@ def _text(name: str, *, unique: bool | None = None) -> Column[str]:
 
 
 def _created() -> Column[str]:
-    """Return a column of UTC times in ISO 8601 with microseconds. These strings sort chronologically."""
+    """Return a column for UTC times in ISO 8601 with microseconds. These strings sort chronologically."""
     return _text("created")
 
 
@@ -145,7 +145,7 @@ events = Table(
     _key(),
     _of("study"),
     _text("kind"),
-    Column("person", Text),  # person that the event is about; NULL for the whole study
+    Column("person", Text),  # person that the event concerns; NULL for the entire study
     _text("request", unique=True),
     Column("payload", JSON, nullable=False),
     _created(),
@@ -172,13 +172,13 @@ for _table in (studies, people, assignments, answers, reviews, corrections, invi
 
 
 def prepare_sqlite(engine: Engine, patience: Callable[[], float]) -> None:
-    """Configure SQLite so that readers do not wait (WAL) and an answer is on disk before it is confirmed (FULL).
+    """Configure SQLite so that readers do not wait (WAL) and every answer is on disk before it is confirmed (FULL).
 
-    Write transactions acquire the lock at the start (BEGIN IMMEDIATE). Otherwise, a transaction that reads first and
-    writes later could fail halfway.
+    Write transactions acquire the lock when they begin (BEGIN IMMEDIATE). Otherwise, a transaction that first reads and
+    then writes could fail halfway.
 
     Args:
-        engine: Engine of the file.
+        engine: SQLAlchemy engine for the file.
         patience: Function that returns the maximum time in seconds to wait for the lock.
     """
 

@@ -15,10 +15,10 @@ LONGEST = 1000  # longest side in pixels of the reduced image for SLIC
 
 
 def superpixels(file: Path | IO[bytes]) -> np.ndarray:
-    """Divide an RGB image into pieces, and return the number of each pixel's piece, starting at 0, uint16 (H, W).
+    """Divide an RGB image into superpixels. Return the index of each pixel's superpixel, starting at 0, uint16 (H, W).
 
     An image larger than `LONGEST` is reduced first, because SLIC takes 20 s for 12 megapixels but about one second for
-    a reduced image. Each pixel then gets the piece of the nearest pixel in the reduced image.
+    a reduced image. Each pixel then gets the index of the nearest pixel in the reduced image.
 
     Raises:
         UserError: Scikit-image is not installed. The message contains the command for installing it.
@@ -36,5 +36,5 @@ def superpixels(file: Path | IO[bytes]) -> np.ndarray:
 
 
 def _nearest(small: int, large: int) -> np.ndarray:
-    """Map each of `large` positions to the index of the nearest of `small` positions."""
+    """For each of `large` positions, return the index of the nearest of `small` positions."""
     return (2 * np.arange(large) + 1) * small // (2 * large)

@@ -5,9 +5,9 @@
     with sync:                   # commit new rows every 5 minutes and at the end
         serve(...)
 
-Only rows added after the last commit can be lost. Each server appends lines (`answer_rows`) to separate files,
-`study.db/SERVER-0000.jsonl`, then `-0001` when the file is large. Therefore, servers of a study never overwrite each
-other's rows. Before each commit, rows that other servers have committed are added to the local store.
+Only rows added after the last commit can be lost. Each server appends lines (`answer_rows`) to its own files: first to
+`study.db/SERVER-0000.jsonl`, then to `-0001` when this file is large. Therefore, the servers of a study never overwrite
+each other's rows. Before each commit, rows that other servers have committed are added to the local store.
 """
 
 from collections.abc import Callable
@@ -36,14 +36,14 @@ MINUTES = 5.0
 
 
 class Sync:
-    """Copy of a store in a private dataset repository.
+    """Copies a store to a private dataset repository.
 
     Args:
         store: Path of the SQLite file.
-        repo: OWNER/NAME of a private dataset repository, which is created if missing.
+        repo: OWNER/NAME of a private dataset repository. It is created if it is missing.
         minutes: Minutes between commits.
         say: Function that prints a message for each restore and commit.
-        api: API of the Hub.
+        api: `HfApi` client.
 
     Raises:
         UserError: The store is a PostgreSQL database, or `repo` or `minutes` is invalid.
@@ -77,7 +77,7 @@ class Sync:
         self._thread = Thread(target=self._run, name="sync", daemon=True)
 
     def restore(self, *, writing: bool = True) -> None:
-        """Add the rows of the repository to the store.
+        """Add the rows in the repository to the store.
 
         Args:
             writing: Whether to create the repository if it is missing.
@@ -106,7 +106,7 @@ class Sync:
         self._try()
 
     def status(self) -> str:
-        """Describe the time of the last commit and whether commits work, for the page.
+        """Return lines for the page that state when the last commit was made and whether commits currently succeed.
 
         The text does not contain the name of the repository.
         """
@@ -120,7 +120,7 @@ class Sync:
         return "\n".join(lines) + "\n"
 
     def push(self) -> None:
-        """Add rows committed by other servers, then commit new rows. Raise UserError or errors from the Hub."""
+        """Add rows that other servers have committed, then commit new rows. Raise UserError or errors from the Hub."""
         with self._lock:
             if not self._pending():
                 return
@@ -145,7 +145,7 @@ class Sync:
             self._try()
 
     def _try(self) -> None:
-        """Push. Report a failure without raising, because a study must not stop if copying fails."""
+        """Call `push`. If it fails, report the failure without raising an error, because the study must not stop."""
         try:
             self.push()
             self.problem = ""
@@ -156,7 +156,7 @@ class Sync:
             complain(f"NOT SYNCED: answers since {since} exist only in {self.path.name} ({self.problem}); {then}")
 
     def _reason(self, error: Exception) -> str:
-        """Describe in one line, without secrets, why a copy could not be committed."""
+        """Describe, in one line and without secrets, why rows could not be committed."""
         return reason(error, self.repo, token_of(self.api))
 
     def _pending(self) -> list[str]:
@@ -173,10 +173,11 @@ class Sync:
     # the repository
 
     def _fetch(self, create: bool = False) -> int:
-        """Add rows of other servers to the store and return their number.
+        """Add the rows of other servers to the store, and return how many were added.
 
         Raises:
-            UserError: The repository is public, or its rows do not match the store. Errors from the Hub are raised too.
+            UserError: The repository is public, or its rows do not match the store. Errors from the Hub are raised
+                unchanged.
         """
         self._check_private(create)
         files = {name: content for name, content in self._list().items() if self._read.get(name) != content}
@@ -201,7 +202,7 @@ class Sync:
         return added
 
     def _list(self) -> dict[str, str]:
-        """Return {path in the repository: hash of the content} for the files of other servers."""
+        """Return {path in the repository: hash of the content} for the files that other servers wrote."""
         try:
             items = list(self.api.list_repo_tree(self.repo, self.path.name, repo_type="dataset"))
         except EntryNotFoundError:
@@ -215,7 +216,7 @@ class Sync:
             return [line for path in got for line in Path(path).read_text("utf-8").splitlines()]
 
     def _check_private(self, create: bool) -> None:
-        """Raise UserError if the repository is public. Errors from the Hub are raised too."""
+        """Raise UserError if the repository is public. Errors from the Hub are raised unchanged."""
         try:
             info: Any = self.api.repo_info(self.repo, repo_type="dataset")
         except RepositoryNotFoundError as error:

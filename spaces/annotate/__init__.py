@@ -1,1 +1,1 @@
-"""Space for drawing and reviewing masks."""
+"""Space in which people draw and review masks."""

@@ -1,8 +1,8 @@
-"""Starlette application with the pages for drawing and reviewing masks.
+"""Starlette application that serves the pages for drawing and reviewing masks.
 
 The page is not a Gradio component, because a server-side image editor loses strokes whenever the server replaces the
-image. On this page, the browser draws the mask, stores unsent answers, and sends them until they are confirmed. The
-only state on the server is the store.
+image. On this page, the browser draws the mask, stores unsent answers, and keeps sending them until they are confirmed.
+The store is the only state on the server.
 """
 
 import gzip
@@ -32,7 +32,7 @@ from saliency_bench.utils.pictures import png
 LARGEST = 2**24  # maximum size of a request in bytes; requests can contain masks
 STRENGTH, COLOUR = 0.75, (255, 64, 129)  # opacity and colour of pixels that everyone has marked
 THUMBNAIL = 480  # longer side in pixels of an image on the owner's page
-PIECES_KEPT = 256  # number of images whose pieces are cached in memory, at most a few hundred KB each
+PIECES_KEPT = 256  # number of images whose superpixels are cached in memory, at most a few hundred KB each
 Segmenter = Callable[[Path, Sequence[Stroke]], np.ndarray]  # (picture, strokes) -> region, bool (H, W)
 
 
@@ -44,14 +44,14 @@ def create_app(
     completion: dict[str, str] | None = None,
     introduction: Introduction | None = None,
 ) -> Starlette:
-    """Return the application of a study.
+    """Return the application for a study.
 
     Args:
         annotating: The study.
-        assist: Whether to offer superpixels, which a click selects (requires scikit-image).
+        assist: Whether to offer superpixels that people can select with a click. This requires scikit-image.
         segmenter: Function that finds a region from strokes, or None.
-        completion: Code or link for people who finish (`serving.ending`).
-        introduction: Consent form and instructions that people see first.
+        completion: Code or link that people get when they finish (see `serving.ending`).
+        introduction: Consent form and instructions, which people see first.
     """
     pages = Pages(annotating, assist, segmenter, completion)
     get = {"state": pages.state, "again": pages.again, "image": pages.image, "superpixels": pages.superpixels,
@@ -61,7 +61,7 @@ def create_app(
 
 
 class Pages:
-    """Request handlers of the pages. Each method receives the person and the values of the request."""
+    """Request handlers for the pages. Each method receives the person and the values in the request."""
 
     def __init__(
         self, annotating: Annotating, assist: bool, segmenter: Segmenter | None, completion: dict[str, str] | None
@@ -69,7 +69,7 @@ class Pages:
         self.annotating, self.study, self.assist = annotating, annotating.study, assist
         self.segmenter, self.completion = segmenter, completion
         self.pieces = lru_cache(PIECES_KEPT)(self._pieces)
-        self.computing = Lock()  # compute pieces for one image at a time, and only once
+        self.computing = Lock()  # compute superpixels for one image at a time, and only once
 
     def state(self, person: Person, sent: dict[str, Any]) -> dict[str, Any]:
         """Return the data for a person's page."""
@@ -85,11 +85,11 @@ class Pages:
         return about | state | ending(self.annotating.lease_hours, finished, self.completion)
 
     def again(self, person: Person, sent: dict[str, Any]) -> dict[str, Any]:
-        """Return the data for an image that the person has annotated, so that the answer can be corrected."""
+        """Return the data for an image that the person has already annotated, so that the answer can be corrected."""
         return self.annotating.task_again(person.name, str(sent.get("unit")))
 
     def image(self, person: Person, sent: dict[str, Any]) -> Response:
-        """Return the image of a question."""
+        """Return the image that a question is about."""
         unit = str(sent.get("unit"))
         if not self.annotating.may_see(person, unit):
             return refusal(403, "this image is not assigned to you")
@@ -98,7 +98,7 @@ class Pages:
         return PictureFile(shown.path, media_type=shown.media, headers=SAFE | caching)
 
     def superpixels(self, person: Person, sent: dict[str, Any]) -> Response:
-        """Return the number of each pixel's superpixel, as gzipped little-endian uint16 (H, W)."""
+        """Return the superpixel index of each pixel, as gzipped little-endian uint16 (H, W)."""
         unit = str(sent.get("unit"))
         if not self.assist or not self.annotating.may_see(person, unit):
             return refusal(403, "you cannot select pieces of this image")
@@ -113,7 +113,7 @@ class Pages:
         return gzip.compress(numbers.astype("<u2").tobytes(), compresslevel=1, mtime=0)
 
     def segment(self, person: Person, sent: dict[str, Any]) -> Any:
-        """Find the region that strokes mark on an image, and return its run lengths."""
+        """Find the region that strokes mark on an image. Return the region as run lengths."""
         unit = str(sent.get("unit"))
         if self.segmenter is None or not self.annotating.may_see(person, unit):
             return refusal(403, "you cannot mark regions on this image")
@@ -123,7 +123,7 @@ class Pages:
         return {"runs": runs_of(region)}
 
     def answer(self, person: Person, sent: dict[str, Any]) -> dict[str, Any]:
-        """Store an answer, and return the data for the next question."""
+        """Store an answer, and return the data of the next question."""
         if person.role != "annotator":
             raise UserError("reviewers cannot draw new masks, only corrections")
         stored = self.annotating.save(person.name, sent)
@@ -131,7 +131,7 @@ class Pages:
         return {"revision": stored.revision, "feedback": feedback} | self.state(person, {})
 
     def review(self, person: Person, sent: dict[str, Any]) -> dict[str, Any]:
-        """Store a review, and return the next mask."""
+        """Store a review. Return the next mask to review."""
         if person.role != "reviewer":
             raise UserError("only a reviewer's link allows this")
         texts = [str(sent.get(name) or "") for name in ("verdict", "request", "comment")]
@@ -139,7 +139,7 @@ class Pages:
         return self.state(person, {})
 
     def correct(self, person: Person, sent: dict[str, Any]) -> dict[str, Any]:
-        """Store a reviewer's correction of a mask, and return the next mask."""
+        """Store a reviewer's correction of a mask. Return the next mask to review."""
         if person.role != "reviewer":
             raise UserError("only a reviewer's link allows this")
         self.annotating.correct(person.name, sent)
@@ -152,12 +152,15 @@ class Pages:
         return self.annotating.others(whole_number(sent.get("answer")))
 
     def for_owner(self) -> dict[str, Any]:
-        """Return the request handlers of the owner's page: the state of the study, and the masks of an image."""
+        """Return the request handlers for the owner's page.
+
+        This page shows the state of the study and the masks of an image.
+        """
         overview = AnnotationOverview(self.annotating)
         return {"overview": lambda person, sent: overview(), "votes": self.votes}
 
     def votes(self, person: Person, sent: dict[str, Any]) -> Response:
-        """Return a thumbnail in which colours show how many people have marked each pixel."""
+        """Return a thumbnail whose colours show how many people have marked each pixel."""
         unit = str(sent.get("unit"))
         if unit not in self.annotating.images.positions:
             raise UserError("this image does not exist in the study")
@@ -179,11 +182,14 @@ class Pages:
 
 
 class PictureFile(FileResponse):
-    """A file response in chunks of 1 MB. With chunks of 64 KB, each read in a thread, 20 users would have to wait."""
+    """A file response that is sent in chunks of 1 MB.
+
+    Chunks of 64 KB, each of which is read in a thread, would be so slow that 20 users would have to wait.
+    """
 
     chunk_size = 2**20
 
 
 def main() -> None:
-    """Serve the study that the environment variables of the Space configure."""
+    """Serve the study that the environment variables of the Space define."""
     on_a_space.main("annotate")

@@ -1,1 +1,1 @@
-"""Space for assessments: people rate maps of anonymous explainers for the same image."""
+"""Space for assessment studies: people rate maps of anonymous explainers for the same image."""

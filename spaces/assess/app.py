@@ -1,6 +1,6 @@
-"""Starlette application with the assessment page.
+"""Starlette application that serves the assessment page.
 
-The page does not receive names of explainers or images. A map is identified by its position in the person's order.
+The page does not receive the names of explainers or images. A map is identified by its position in the person's order.
 """
 
 from pathlib import Path
@@ -26,12 +26,12 @@ HERE = Path(__file__).parent
 def create_app(
     assess: Assess, *, completion: dict[str, str] | None = None, introduction: Introduction | None = None
 ) -> Starlette:
-    """Return the application of a study.
+    """Return the application for a study.
 
     Args:
         assess: The study.
-        completion: Code or link for people who finish (`serving.ending`).
-        introduction: Consent form and instructions that people see first.
+        completion: Code or link that people get when they finish (see `serving.ending`).
+        introduction: Consent form and instructions, which people see first.
     """
 
     def state(person: Person, sent: dict[str, Any]) -> dict[str, Any]:
@@ -73,5 +73,5 @@ def create_app(
 
 
 def main() -> None:
-    """Serve the study that the environment variables of the Space configure."""
+    """Serve the study that the environment variables of the Space define."""
     on_a_space.main("assess")

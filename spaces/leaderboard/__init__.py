@@ -1,4 +1,4 @@
-"""The leaderboard: the web page of a board of results, on a Space or on a local machine."""
+"""The leaderboard: the web page that shows a board of results, on a Space or on a local machine."""
 
 import atexit
 import os
@@ -7,10 +7,10 @@ from tempfile import mkdtemp
 
 
 def keep_files_private() -> None:
-    """Set a private temporary folder for Gradio instead of /tmp/gradio, which may belong to another user.
+    """Set a private temporary folder for Gradio. The default, /tmp/gradio, may belong to another user.
 
-    Gradio reads the variable GRADIO_TEMP_DIR when it is imported. A variable that is already set is not changed. The
-    new folder is deleted when the process ends.
+    Gradio reads the variable GRADIO_TEMP_DIR when it is imported. If the variable is already set, it is not changed.
+    The new folder is deleted when the process ends.
     """
     if "GRADIO_TEMP_DIR" not in os.environ:
         folder = os.environ["GRADIO_TEMP_DIR"] = mkdtemp(prefix="saliency-bench-gradio-")

@@ -1,7 +1,8 @@
-"""Gradio app of the leaderboard, for a Space or a local machine (`saliency-bench leaderboard`).
+"""Gradio app that shows the leaderboard, on a Space or on a local machine (`saliency-bench leaderboard`).
 
-`saliency_bench.board.view` generates the page for the query string of a URL, and `board.js` displays it. On a Space,
-the board is NAMESPACE/results of the Space's owner, or the board in the variable SALIENCY_BENCH_RESULTS.
+`saliency_bench.board.view` generates the page for the query string in a URL, and `board.js` displays it. On a Space,
+the board is NAMESPACE/results, where NAMESPACE is the Space's owner, or the board that the environment variable
+SALIENCY_BENCH_RESULTS names.
 """
 
 import os
@@ -34,13 +35,13 @@ THEME = gr.themes.Base(font=FONTS, font_mono=("ui-monospace", "monospace"))
 
 
 def build(live: Live) -> gr.Blocks:
-    """Return the app of a board."""
+    """Return the app that shows a board."""
 
     def show(query: object) -> dict[str, str]:
         return live.page.show(query)
 
     def export_rows(request: object) -> dict[str, str]:
-        """Export rows as a file. `request` is {"kind", "query", "address"}, because gradio passes a single argument."""
+        """Export rows as a file. `request` is {"kind", "query", "address"}, because Gradio passes a single argument."""
         fields = request if isinstance(request, dict) else {}
         try:
             return live.page.export(fields.get("kind"), fields.get("query"), fields.get("address"))
@@ -67,7 +68,7 @@ def _board(live: Live, functions: list[Callable]) -> None:
 
 
 def _frame(live: Live) -> str:
-    """Return the HTML of the initial page. The script then replaces its parts according to the URL in the browser."""
+    """Return the HTML of the initial page. The script then replaces parts of it according to the URL in the browser."""
     first = live.page.show("")
     return (
         '<div class="lb"><h1>Saliency maps you can trust</h1>'
@@ -78,11 +79,11 @@ def _frame(live: Live) -> str:
 
 
 def launch(live: Live, **options: object) -> None:
-    """Serve until stopped.
+    """Serve the app until it is stopped.
 
     Args:
         live: The board.
-        **options: Options of gradio's `launch`.
+        **options: Arguments for Gradio's `launch`.
     """
     css = (HERE / "board.css").read_text(encoding="utf-8")
     demo = build(live)

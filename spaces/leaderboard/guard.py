@@ -1,7 +1,7 @@
-"""Check requests to the leaderboard before Gradio reads them: permission to upload, size, and origin.
+"""Check the upload permission, size and origin of requests to the leaderboard before Gradio reads them.
 
 Gradio keeps every upload until it stops, reads requests of any size, and prints a traceback for every malformed call.
-`Guard` is an ASGI middleware that runs after Gradio's middleware, so the signed-in account is known. The response to a
+`Guard` is an ASGI middleware that runs after Gradio's middleware, so it knows the signed-in account. The response to a
 rejected request is a single line.
 """
 
@@ -52,7 +52,7 @@ class RefusedError(Exception):
 class Uploads:
     """Limits on the uploads in a folder.
 
-    Files older than `kept_for` seconds are deleted when a new upload starts, including files of aborted uploads.
+    When a new upload starts, files older than `kept_for` seconds are deleted, including those of aborted uploads.
 
     Attributes:
         folder: Gradio's folder for uploads.
@@ -75,7 +75,10 @@ class Uploads:
 
     @contextmanager
     def room(self, account: str, size: int) -> Iterator[None]:
-        """Reserve space for a request of up to `size` bytes while it is read. Raise RefusedError if there is none."""
+        """While a request of up to `size` bytes is read, reserve space for it.
+
+        Raise RefusedError if there is no space.
+        """
         now = self.clock()
         with self._lock:
             stored = self.sweep()
@@ -125,8 +128,8 @@ class Guard:
     Args:
         app: App that handles all other requests.
         uploads: Limits on uploads, or None if uploads are not possible, as on a local machine.
-        calls: {number of a function that a button calls: number of its arguments}.
-        components: Numbers of the components whose functions the page's script calls.
+        calls: {index of a function that a button calls: number of its arguments}.
+        components: Ids of the components whose functions the page's script calls.
     """
 
     def __init__(
@@ -168,9 +171,9 @@ class Guard:
 
     @contextmanager
     def _reading(self, receive: Receive) -> Iterator[Receive]:
-        """Yield a `receive` that counts the bytes of all requests until their responses are sent.
+        """Yield a `receive` function that counts the bytes of all requests until their responses are sent.
 
-        This `receive` raises RefusedError if the total is too large, or if the client sends nothing for too long.
+        The function raises RefusedError if the total is too large, or if the client sends nothing for too long.
         """
         read, is_whole = 0, False
 
@@ -213,12 +216,15 @@ class Guard:
         return len(sent["data"]) == self.calls[sent["fn_index"]]
 
     def _is_script_call(self, sent: dict) -> bool:
-        """Return whether a request asks for a function that the page's script may call."""
+        """Return whether a request calls a function that the page's script may call."""
         return sent["component_id"] in self.components
 
 
 async def _checked(headers: Headers, receive: Receive, is_valid: Callable[[dict], bool]) -> Receive:
-    """Read a whole request, and return a `receive` that replays it. Raise RefusedError if the request is not valid."""
+    """Read an entire request, and return a `receive` function that replays it.
+
+    Raise RefusedError if the request is invalid.
+    """
     _check_size(_stated(headers) or 0, LARGEST)
     messages, body = [await receive()], bytearray()
     while messages[-1]["type"] == "http.request":
@@ -241,7 +247,7 @@ async def _checked(headers: Headers, receive: Receive, is_valid: Callable[[dict]
 
 
 def account_of(scope: Scope) -> str | None:
-    """Return the signed-in account from Gradio's signed cookie, or None."""
+    """Return the account that is signed in according to Gradio's signed cookie, or None."""
     signed = scope.get("session", {}).get("oauth_info") or {}
     if (signed.get("expires_at") or 0) < time():
         return None
@@ -249,7 +255,7 @@ def account_of(scope: Scope) -> str | None:
 
 
 def _stated(headers: Headers) -> int | None:
-    """Return the Content-Length of a request, or None. Raise RefusedError if it is not a number."""
+    """Return the Content-Length that a request states, or None. Raise RefusedError if it is not a number."""
     text = headers.get("content-length")
     if text is None:
         return None
@@ -266,7 +272,10 @@ def _check_size(size: int, most: int) -> int:
 
 
 async def _bounded(app: ASGIApp, scope: Scope, headers: Headers, most: int, receive: Receive, send: Send) -> None:
-    """Pass on a request. Raise RefusedError if it has more than `most` bytes, regardless of its Content-Length."""
+    """Pass a request on to the app.
+
+    Raise RefusedError if it has more than `most` bytes, regardless of its Content-Length.
+    """
     _check_size(_stated(headers) or 0, most)
     read, is_started = 0, False
 
@@ -278,7 +287,7 @@ async def _bounded(app: ASGIApp, scope: Scope, headers: Headers, most: int, rece
         return message
 
     async def answered(message: Message) -> None:
-        """Send a response, unless it is the application's response to a truncated body."""
+        """Send a response, unless it is the app's response to a truncated body."""
         nonlocal is_started
         if read <= most or is_started:
             is_started = True

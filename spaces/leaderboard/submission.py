@@ -1,4 +1,4 @@
-"""The leaderboard's tab for submitting a run, for users who are signed in with the Hub."""
+"""The leaderboard's tab in which users who are signed in with the Hub can submit a run."""
 
 import os
 from pathlib import Path
@@ -24,12 +24,12 @@ terminal with <code>saliency-bench submit RUN</code>.</p></div>"""
 
 
 def is_possible() -> bool:
-    """Return whether users can sign in, that is, on a Space with `hf_oauth: true` in its card."""
+    """Return whether users can sign in, which requires a Space with `hf_oauth: true` in its card."""
     return os.environ.get("SYSTEM") == "spaces" and all(os.environ.get(name) for name in SIGN_IN)
 
 
 def tab(live: Live) -> None:
-    """Add the contents of the tab."""
+    """Add the tab's contents to the page."""
     limits, folders = Limits(), Folders(2 * KEPT_FOR)
 
     def check(
@@ -38,8 +38,8 @@ def tab(live: Live) -> None:
     ):  # fmt: skip
         """Unpack and check a run.
 
-        Return a preview, the folder of the run, and the button for sending the run. `previous` is the folder of the
-        previously checked run, for which gradio does not call `delete_callback`.
+        Return a preview, the folder of the run, and the button that sends the run. `previous` is the folder of the
+        previously checked run, which must be deleted here because Gradio does not call `delete_callback` for it.
         """
         folder = None
         remove(previous)
@@ -58,7 +58,7 @@ def tab(live: Live) -> None:
         return preview(proposed=proposed), folder, gr.Button(interactive=not proposed.nothing)
 
     def send(folder: str | None, note: str, link: str, profile: gr.OAuthProfile | None, token: gr.OAuthToken | None):
-        """Send the checked run. Return the result, None as folder, and a disabled button."""
+        """Send the checked run. Return the result, None as the folder, and a disabled button."""
         try:
             if profile is None or token is None or folder is None:
                 raise UserError("first sign in and check a run")
@@ -98,7 +98,7 @@ def tab(live: Live) -> None:
 
 
 def _proposed(live: Live, folder: str, note: str, link: str, token: gr.OAuthToken):
-    """Plan the submission of an unpacked run, with its maps if they were unpacked."""
+    """Plan the submission of an unpacked run. If its maps were unpacked, they are included."""
     archive, has_maps = live.page.archive, (Path(folder) / PUBLISHED).is_dir()
     api = HfApi(token=token.token, library_name="saliency-bench")
     return proposal(Path(folder), archive.name, api, archive.known, note.strip(), link.strip(), has_maps)

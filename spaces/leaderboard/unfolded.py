@@ -1,4 +1,4 @@
-"""Temporary folders of unpacked runs, used between the check of an upload and its pull request."""
+"""Temporary folders for unpacked runs, which are needed between the check of an upload and its pull request."""
 
 import shutil
 import tempfile
@@ -13,7 +13,7 @@ MOST = 3  # maximum number of folders per account, one per browser tab
 
 
 class Folders:
-    """The newest folders of each account. Older folders, and folders of a killed server, are deleted."""
+    """The newest folders of each account. Older folders, and those of a server that was killed, are deleted."""
 
     def __init__(self, kept_for: float):
         self.kept_for = kept_for

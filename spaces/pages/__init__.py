@@ -1,1 +1,1 @@
-"""Shared code of the pages of studies: server, scripts and styles."""
+"""Code that the pages of all studies share: server, scripts and styles."""

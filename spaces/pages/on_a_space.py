@@ -1,7 +1,7 @@
-"""Serve a study on a Space, with a command line that is defined by environment variables.
+"""Serve a study on a Space. Environment variables define the command line.
 
-STUDY_DATASET   annotate: the dataset; otherwise: location of the run's dataset, if it has moved
-STUDY_RUN       assess, peekaboom: OWNER/NAME of a dataset repository with the folder of a run
+STUDY_DATASET   annotate: the dataset; other studies: location of the run's dataset, if it has moved
+STUDY_RUN       assess, peekaboom: OWNER/NAME of a dataset repository that contains the folder of a run
 STUDY_REPO      OWNER/NAME of the private dataset repository for the answers
 STUDY_STORE     instead of STUDY_REPO: the URL of a PostgreSQL database
 STUDY_OPTIONS   additional options of the command, such as --annotators 5
@@ -19,7 +19,7 @@ PORT = "7860"  # port that Spaces use; other hosts can set the variable PORT
 
 
 def main(kind: str) -> None:
-    """Serve a study. If a variable is missing, exit with status 2 and a message, which the Space displays."""
+    """Serve a study. If a variable is missing, exit with status 2 and a message that the Space displays."""
     from saliency_bench.cli import main as command
 
     try:
@@ -31,7 +31,7 @@ def main(kind: str) -> None:
 
 
 def command_line(kind: str, variables: Mapping[str, str]) -> list[str]:
-    """Return the command-line arguments of `saliency-bench`.
+    """Return the arguments with which `saliency-bench` is called.
 
     Raises:
         UserError: A variable is missing or invalid.

@@ -20,7 +20,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def is_own_origin(headers: Mapping[str, str]) -> bool:
-    """Return whether a request has no Origin header, or one that matches the requested host."""
+    """Return whether a request has no Origin header, or one that matches the host that it was sent to."""
     if (origin := headers.get("origin")) is None:
         return True
     return _netloc(origin) in {name.lower() for name in (headers.get("host", ""), *_public()) if name}
@@ -41,7 +41,7 @@ class OwnOrigins:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Respond to requests from pages of other sites with 403."""
+        """Respond to requests from pages of other sites with status 403."""
         if scope["type"] == "http" and not is_own_origin(Headers(scope=scope)):
             refused = JSONResponse({"error": "pages of other sites may not send requests to this page"}, 403)
             await refused(scope, receive, send)
@@ -52,15 +52,16 @@ class OwnOrigins:
 class OwnHosts:
     """Middleware for a server that listens at `host`.
 
-    If `host` is a loopback address, requests are accepted only to host names of this machine and to public host names.
-    Otherwise, a page of another site could read all data if its name resolves to this machine (DNS rebinding).
+    If `host` is a loopback address, only requests to the host names of this machine and to public host names are
+    accepted. If other names were accepted, a page of another site could read all data by letting its name resolve to
+    this machine (DNS rebinding).
     """
 
     def __init__(self, app: ASGIApp, host: str):
         self.app, self.is_checked = app, is_loopback(host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Respond with 421 to requests for other host names."""
+        """Respond to requests for other host names with status 421."""
         if scope["type"] == "http" and self.is_checked and not _is_here(Headers(scope=scope).get("host", "")):
             refused = JSONResponse({"error": "this server does not accept requests to this host name"}, 421)
             await refused(scope, receive, send)
@@ -77,12 +78,12 @@ def _is_here(host: str) -> bool:
 
 
 def _public() -> list[str]:
-    """Return the public host names of this machine."""
+    """Return the host names under which the public can reach this machine."""
     return [name.strip() for name in os.environ.get("SPACE_HOST", "").split(",") if name.strip()]
 
 
 def _netloc(origin: str) -> str | None:
-    """Return the host of an origin, or None if it is invalid."""
+    """Return the host in an origin, or None if the origin is invalid."""
     try:
         return urlsplit(origin).netloc.lower() or None
     except ValueError:

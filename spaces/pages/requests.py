@@ -1,4 +1,4 @@
-"""Limits on requests: size of a body, total size of all bodies, and waiting times for slow clients.
+"""Limits on requests: the size of a body, the total size of all bodies, and how long the server waits for slow clients.
 
 A server keeps the bodies of requests and responses in memory. Therefore, it rejects unknown people before reading the
 body, limits the total size of all bodies, and disconnects clients that stop sending or reading.
@@ -23,7 +23,7 @@ CONNECTIONS = 800  # maximum number of open connections; a process may have 1,02
 
 
 class BusyError(Exception):
-    """Raised if too many bytes are being read at the moment. The client can try again."""
+    """Raised if too many bytes are currently being read. The client can try again later."""
 
 
 class SlowError(Exception):
@@ -31,7 +31,7 @@ class SlowError(Exception):
 
 
 class Bodies:
-    """Bodies of the requests that are being read or answered.
+    """The bodies of the requests that are currently being read or answered.
 
     Attributes:
         largest: Maximum size of a body in bytes.
@@ -44,7 +44,7 @@ class Bodies:
 
     @asynccontextmanager
     async def read(self, request: Request) -> AsyncIterator[dict[str, Any]]:
-        """Yield the JSON object of a request's body, or the query parameters of a GET or HEAD request.
+        """Yield the JSON object in a request's body, or the query parameters of a GET or HEAD request.
 
         The body counts towards `most` until the context ends.
 
@@ -96,7 +96,7 @@ def _parsed(body: bytearray) -> dict[str, Any]:
 
 
 class Patience:
-    """Middleware that disconnects clients that do not read the response, and logs an aborted upload in one line."""
+    """Middleware that disconnects clients that do not read the response. Aborted uploads are logged in one line."""
 
     def __init__(self, app: ASGIApp):
         self.app = app
@@ -122,7 +122,7 @@ class Patience:
 
 
 class TimedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
-    """HTTP protocol that closes a connection if the request head takes too long. uvicorn would wait forever."""
+    """HTTP protocol that closes a connection if the request head takes too long, because uvicorn would wait forever."""
 
     _timer: asyncio.TimerHandle | None = None
 
@@ -132,7 +132,7 @@ class TimedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         self._wait()
 
     def data_received(self, data: bytes) -> None:
-        """Start the timer if the head of a request is incomplete, otherwise stop the timer."""
+        """If the head of a request is incomplete, start the timer. Otherwise, stop it."""
         super().data_received(data)
         self._wait()
 
@@ -140,7 +140,7 @@ class TimedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         return self.cycle is not None and not self.cycle.response_complete
 
     def _wait(self) -> None:
-        """Start the timer unless it is running, or stop it if the head of a request is complete."""
+        """Start the timer unless it is already running. If the head of a request is complete, stop it."""
         if not self._is_answering():
             self._timer = self._timer or self.loop.call_later(PART, self._end)
         elif self._timer is not None:  # uvicorn closes connections that are idle after a response

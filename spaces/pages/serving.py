@@ -1,4 +1,4 @@
-"""Starlette application for the pages of a study, with authentication, JSON requests and one-line errors.
+"""Starlette application that serves the pages of a study. It handles authentication, JSON requests and one-line errors.
 
 A person is identified by a key in the header `X-Key`, which the browser stores. The key is not in a cookie, so pages of
 other sites cannot send it.
@@ -59,7 +59,7 @@ def application(
     introduction: Introduction | None = None,
     owner: dict[str, Method] | None = None,
 ) -> Starlette:
-    """Return the application with the pages of a study.
+    """Return the application that serves the pages of a study.
 
     Args:
         study: The study.
@@ -67,8 +67,9 @@ def application(
         get: {name: method} for GET requests under /api/.
         post: {name: method} for POST requests under /api/.
         largest: Maximum size of a request in bytes.
-        introduction: Consent form and instructions that people see first.
-        owner: {name: method} for GET requests of the owner's page. If there are no methods, the owner has no page.
+        introduction: Consent form and instructions, which people see first.
+        owner: {name: method} for the GET requests that the owner's page makes. If there are no methods, the owner has
+            no page.
     """
     introduction = introduction or Introduction()
     introduction.keep(study)
@@ -98,7 +99,7 @@ def application(
     bodies, of_strangers = Bodies(largest, max(2 * largest, LARGEST_OF_ALL)), Bodies(LARGEST, LARGEST_OF_ALL)
 
     async def join(request: Request) -> Response:
-        """Add a person who has given consent, and return the key."""
+        """Add a person who has given consent to the study, and return the person's key."""
         agreed = request.headers.get("x-consent", "")
         async with of_strangers.read(request) as sent:
             if not await run_in_threadpool(study.may_join, sent.get("request")):
@@ -124,7 +125,10 @@ def application(
 
 
 class GZipTexts(GZipMiddleware):
-    """Middleware that compresses responses except images, which are already compressed (20 MB would cost a second)."""
+    """Middleware that compresses responses.
+
+    Images are already compressed, so they are left unchanged (20 MB would cost a second).
+    """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
@@ -156,7 +160,7 @@ def _of_owner(method: Method) -> Method:
 
 
 def _not_of_owner(method: Method) -> Method:
-    """Wrap a method so that it rejects the owner, who is not a participant."""
+    """Wrap a method so that it rejects requests from the owner, who is not a participant."""
 
     def checked(person: Person, sent: dict[str, Any]) -> Any:
         if person.role == "owner":
@@ -172,7 +176,7 @@ def refusal(status: int, text: str) -> JSONResponse:
 
 
 def ask_consent() -> JSONResponse:
-    """Return the error response after which a page asks for consent."""
+    """Return the error response that makes a page ask for consent."""
     return refusal(428, "agree to the conditions of the study first; reload the page to read them")
 
 
@@ -190,10 +194,10 @@ def _failed(request: Request, error: Exception) -> Response:
 
 
 def _endpoint(study: Study, method: Method, bodies: Bodies, introduction: Introduction) -> Callable:
-    """Return a request handler that runs a method in a thread, for known people only."""
+    """Return a request handler that runs a method in a thread. It serves only people who have joined."""
 
     async def endpoint(request: Request) -> Response:
-        """Handle a request. Reject unknown people before reading the body."""
+        """Handle a request. Unknown people are rejected before the body is read."""
         person = await run_in_threadpool(study.person, request.headers.get("x-key", ""))
         if person is None:
             return refusal(401, "the study does not recognise this browser")
@@ -213,12 +217,12 @@ def _endpoint(study: Study, method: Method, bodies: Bodies, introduction: Introd
 
 
 def ending(lease_hours: float, finished: bool, completion: dict[str, str] | None) -> dict[str, Any]:
-    """Return the data for a page when there is nothing left to do.
+    """Return the page data for a person who has nothing left to do.
 
     Args:
-        lease_hours: Hours after which unfinished images of other people are assigned again.
+        lease_hours: Number of hours after which images that other people have not finished are assigned again.
         finished: Whether the person has finished the study.
-        completion: `code` and `url` for people who have finished, or one of the two.
+        completion: `code` and `url`, or one of the two, which people get when they have finished.
     """
     minutes = max(round(60 * lease_hours), 1)
     return {
@@ -251,7 +255,7 @@ def serve(app: Starlette, host: str, port: int, say: Callable[[str], object], sy
         host: Address to listen on.
         port: Port to listen on.
         say: Function that prints the URL of the page.
-        sync: Copy of the store. Its state is served at /sync.
+        sync: Object that copies the store to the Hub. The state of this copy is served at /sync.
 
     Raises:
         UserError: The port cannot be used.
@@ -270,7 +274,7 @@ def serve(app: Starlette, host: str, port: int, say: Callable[[str], object], sy
 
 
 def listening_at(host: str, port: int) -> socket.socket:
-    """Open a socket and listen.
+    """Open a socket that listens on a port.
 
     Raises:
         UserError: The port cannot be used.
@@ -290,7 +294,7 @@ def listening_at(host: str, port: int) -> socket.socket:
 
 
 def address(host: str, port: int) -> str:
-    """Return the URL of the page for a browser. On a Space, this is the URL of the Space."""
+    """Return the URL at which a browser can open the page. On a Space, this is the Space's URL."""
     if space := os.environ.get("SPACE_HOST"):
         return f"https://{space}/"
     return f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}/"

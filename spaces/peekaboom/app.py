@@ -1,4 +1,4 @@
-"""Starlette application with the peek-a-boom page.
+"""Starlette application that serves the peek-a-boom page.
 
 The page receives only the pixels and labels of the current question. URLs do not contain names of images or
 explainers. A question is identified by its position in the person's order.
@@ -27,12 +27,12 @@ HERE = Path(__file__).parent
 def create_app(
     peekaboom: Peekaboom, *, completion: dict[str, str] | None = None, introduction: Introduction | None = None
 ) -> Starlette:
-    """Return the application of a study.
+    """Return the application for a study.
 
     Args:
         peekaboom: The study.
-        completion: Code or link for people who finish (`serving.ending`).
-        introduction: Consent form and instructions that people see first.
+        completion: Code or link that people get when they finish (see `serving.ending`).
+        introduction: Consent form and instructions, which people see first.
     """
 
     def state(person: Person, sent: dict[str, Any]) -> dict[str, Any]:
@@ -69,5 +69,5 @@ def create_app(
 
 
 def main() -> None:
-    """Serve the study that the environment variables of the Space configure."""
+    """Serve the study that the environment variables of the Space define."""
     on_a_space.main("peekaboom")

@@ -81,7 +81,7 @@ def test_missing_metric_file_is_named(file, metrics):
     ("README.md", "---", "===", "YAML"),
     ("README.md", "title: ", "title: a: ", "YAML"),
     ("README.md", "IoU =", "TODO: ", "line"),
-    ("saliency_miou.py", '    """Declared', "    about = 'Mean'  # ", "docstring"),
+    ("saliency_miou.py", '    """Wrapper', "    about = 'Mean'  # ", "docstring"),
 ])  # fmt: skip
 def test_invalid_metric_file_is_described(file, old, new, words, metrics):
     path = metrics / "saliency_miou" / file

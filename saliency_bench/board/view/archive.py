@@ -1,4 +1,7 @@
-"""Data for the page of a board: its rows, and the scores and maps of individual samples, which are read on demand."""
+"""Data for the page of a board.
+
+The rows are loaded first. The scores and maps of samples are read only when they are needed.
+"""
 
 import json
 from collections.abc import Collection, Sequence
@@ -37,8 +40,8 @@ class Archive:
         name: Name of the board: the folder or NAMESPACE/results.
         root: Folder of the downloaded files.
         updated: Time of the last change, accurate to the minute, or "" if unknown.
-        commit: Commit of a repository, or "" for a folder.
-        pictures: Datasets on this machine, for pictures of samples.
+        commit: Commit of the repository, or "" for a folder.
+        pictures: Datasets on this machine. Their images are used in pictures of samples.
     """
 
     name: str
@@ -52,7 +55,7 @@ class Archive:
 
     @classmethod
     def load(cls, location: str | Path, data: Sequence[str | Path] = ()) -> "Archive":
-        """Load the board in a folder, or in the newest commit of a repository.
+        """Load the board from a folder, or from the newest commit of a repository.
 
         Args:
             location: Location of the results, as for `load_results`.
@@ -79,11 +82,11 @@ class Archive:
 
     @cached_property
     def by_key(self) -> dict[str, tuple[ShownRow, Row]]:
-        """{key of a row in URLs: (row for the page, row of the board)}."""
+        """{key of a row in URLs: (row as displayed on the page, row of the board)}."""
         return {shown_row.key: (shown_row, row) for shown_row, row in zip(self.rows, self.board.rows, strict=True)}
 
     def sampled(self, row: Row) -> Scored:
-        """Return the scores of a row's samples. Raise UserError if the files no longer contain the row."""
+        """Return the scores of a row's samples. Raise UserError if the files no longer contain this row."""
         submission = self._read(row.folder)
         if (outcome := submission.recorded.outcomes.get(row.cell.cell_id)) is None:
             raise UserError(f"{row.folder} no longer contains this row; reload the board")
@@ -91,7 +94,7 @@ class Archive:
         return Scored(recorded.ids, recorded.groups, outcome.scores, row.status == RUN, row.cell.limits)
 
     def _read(self, folder: str) -> CheckedSubmission:
-        """Return the submission in a folder. The last `KEPT` submissions that were read stay in memory."""
+        """Read the submission in a folder. The `KEPT` most recently read submissions are kept in memory."""
         if folder not in self._submissions:
             submission = read_folder(self.root, folder, self.known)[1]
             while len(self._submissions) >= KEPT:
@@ -105,7 +108,7 @@ class Archive:
         return self.source.known()[0]
 
     def pictured(self, row: Row, ids: Collection[str]) -> Pictured:
-        """Return pictures of the submitted maps of these samples. Raise UserError for unreadable maps."""
+        """Draw the submitted maps of these samples. Raise UserError if the maps cannot be read."""
         # Use only the first submission, because a later submission with the same scores may contain different maps.
         setting, hashes = row.result.setting, row.result.maps
         place = self.source.maps(row.folder) if hashes else Path()
@@ -117,12 +120,12 @@ class Archive:
         return drawn(maps, setting, self.pictures.of_dataset(setting, listed))
 
     def labels_of(self, row: Row, ids: Sequence[str]) -> dict[str, dict[str, str]]:
-        """Return {image id: {"label", "prediction", "target"}} of these samples from the records."""
+        """Return {image id: {"label", "prediction", "target"}} for these samples. The values come from the records."""
         return json.loads(bounded(labels_in, str(self.root / row.folder / RECORDS), row.cell.cell_id, list(ids)))
 
 
 def labels_in(path: str, cell_id: str, ids: Sequence[str]) -> bytes:
-    """Return `Archive.labels_of` as JSON. Called in a child process by `bounded`, because records are untrusted."""
+    """Return `Archive.labels_of` as JSON. `bounded` calls this in a child process, because records are untrusted."""
     columns = ["image_id", "label", "prediction", "target"]
     wanted = (pc.field("cell_id") == cell_id) & pc.field("part").is_null() & pc.field("image_id").isin(list(ids))
     table = pq.read_table(path, columns=columns, filters=wanted)
@@ -130,7 +133,7 @@ def labels_in(path: str, cell_id: str, ids: Sequence[str]) -> bytes:
 
 
 def commit_of(repo: str) -> str:
-    """Return the newest commit of a repository of results. Raise UserError if the Hub cannot be reached."""
+    """Return the newest commit of a results repository. Raise UserError if the Hub cannot be reached."""
     return _info(repo).sha or ""
 
 

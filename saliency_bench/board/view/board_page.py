@@ -47,7 +47,7 @@ class Page:
 
     Args:
         archive: The board.
-        core: Datasets over which scores are averaged, or None.
+        core: The board's core: the datasets over which scores are averaged. None if there is no core.
     """
 
     def __init__(self, archive: Archive, core: Core | None = None):
@@ -60,7 +60,8 @@ class Page:
     def show(self, query: object) -> dict[str, str]:
         """Return the page for the query string of a URL.
 
-        The result is {"query": canonical query string, "title", "head": tabs, "form", "body"}.
+        The result is a dict with the keys "query" (the canonical query string), "title", "head" (the tabs), "form" and
+        "body".
         """
         view = only_known(View.read(query if isinstance(query, str) else ""), self.archive.rows)
         if view.row not in self.archive.by_key:
@@ -73,14 +74,14 @@ class Page:
         return {"query": view.query(), "title": title, **parts, "body": _render(f"{view.tab}.html.j2", words)}
 
     def export(self, kind: object, query: object, address: object = "") -> dict[str, str]:
-        """Export the rows that a query string selects, including all parts of a long table.
+        """Export all rows that a query string selects, even if the page shows them in several parts.
 
         Arguments are untrusted and can have any type.
 
         Args:
             kind: One of `export.KINDS`.
             query: Query string of the page's URL.
-            address: Link to the page, for readers of the file.
+            address: URL of the page. The URL is written into the file, so that readers can find the page.
 
         Returns:
             The file as {"name", "type": media type, "text"}.
@@ -154,7 +155,7 @@ class Page:
         return words | {"opened": self._opened(view) if view.row else None}
 
     def _opened(self, view: View) -> dict[str, Any]:
-        """Return the template variables of an open row and of the row compared with it."""
+        """Return the template variables that describe the open row and the row compared with it."""
         shown, row = self.archive.by_key[view.row]
         words: dict[str, Any] = {"shown": shown, "row": row, "problem": "", "samples": {}, "other": None}
         words["pictured"] = Pictured({}, "")
@@ -174,7 +175,7 @@ class Page:
         return words
 
     def _pictured(self, row: Row, samples: dict[str, list[ComparedSample]]) -> Pictured:
-        """Return the maps of samples, or a caption with the reason if they cannot be read."""
+        """Return pictures of the samples' maps. If the maps cannot be read, return a caption that states the reason."""
         ids = {sample.image_id for group in samples.values() for sample in group}
         try:
             return self.archive.pictured(row, ids) if ids else Pictured({}, "")
@@ -182,7 +183,7 @@ class Page:
             return Pictured({}, str(error).replace(f"{self.archive.root}/", ""))
 
     def _compare(self, view: View, shown: ShownRow) -> dict[str, Any]:
-        """Return the comparison of the open row with another row, or the reason why they cannot be compared."""
+        """Compare the open row with another row, or return the reason why the two rows cannot be compared."""
         other, other_row = self.archive.by_key[view.other]
         if other.question != shown.question:
             why = "only rows with the same dataset, model, target and metric can be compared"
@@ -215,14 +216,14 @@ class Page:
 
 
 def preview(proposed: SubmissionPlan | None = None, problem: str = "", sent: str = "") -> str:
-    """Return HTML with the cells that a submission adds, an error message, or the link to the pull request."""
+    """Return HTML that shows the cells that a submission adds, an error message, or a link to the pull request."""
     return _render("preview.html.j2", {"proposed": proposed, "problem": problem, "sent": sent})
 
 
 def _tracks(group: RowGroup) -> list[tuple[ShownRow, tuple[float, float, float] | None]]:
-    """Return the positions of low, value and high of each row on the group's axis, or None for a row without a value.
+    """Return the positions of each row's low end, value and high end on the group's axis, or None if it has no value.
 
-    If the list is sorted by a column other than the score, its rows are not comparable and have no axis.
+    If the list is sorted by a column other than the score, the rows of a group are not comparable and have no axis.
     """
     everyone = [*group.rows, *group.baselines]
     if len({row.question for row in everyone}) != 1:

@@ -1,8 +1,9 @@
 """Pictures of a row's samples: the submitted maps, drawn over the images if the dataset is on this machine.
 
-Maps and geometry are untrusted, so their sizes are checked before anything is drawn. Datasets are never downloaded for
-pictures. Images are read from the folders that were specified when the board was started. If the owner of the board
-lists the dataset, images are also read from the local Hub cache. In both cases, the fingerprint must match the row.
+Maps and geometry are untrusted, so their sizes are checked before anything is drawn. Datasets are never downloaded to
+draw pictures. Images are read from the folders that were specified when the server was started. If the owner of the
+board lists the dataset, images are also read from the local Hub cache. In both cases, the fingerprint of the dataset
+must match the row.
 """
 
 from base64 import b64encode
@@ -35,7 +36,7 @@ SCALE = (
 
 
 class BoardPictures:
-    """The datasets on this machine, in the given folders and in the Hub cache."""
+    """The datasets that are available on this machine, in the given folders or in the Hub cache."""
 
     def __init__(self, folders: Sequence[str | Path] = ()):
         self.folders = tuple(map(str, folders))
@@ -46,7 +47,7 @@ class BoardPictures:
 
         Args:
             setting: Settings of the row.
-            listed: The dataset as listed by the owner of the board.
+            listed: The entry for the dataset that the board's owner has published, or None.
         """
         key = setting.fingerprint, setting.split
         if key not in self._cached:
@@ -79,11 +80,11 @@ def _loaded(folder: str, split: str) -> Dataset | None:
 
 @dataclass(frozen=True)
 class Pictured:
-    """Pictures of samples.
+    """Pictures of samples, with a caption.
 
     Attributes:
         shown: {image id: PNG as a data URI}.
-        caption: Description of the pictures, or the reason why there are none. "" if no maps were submitted.
+        caption: Description of the pictures, or the reason why there are no pictures, or "" if no maps were submitted.
     """
 
     shown: dict[str, str]
@@ -91,12 +92,14 @@ class Pictured:
 
 
 def drawn(maps: Mapping[str, np.ndarray], setting: Identity, at_hand: AtHand | None) -> Pictured:
-    """Draw maps, over the images if these are on this machine. Maps that are too large are skipped.
+    """Draw maps over their images, or without them if they are not on this machine.
+
+    Maps that are too large are skipped.
 
     Args:
         maps: {image id: map (H, W)}.
         setting: Settings of the row. The geometry determines how images are resized and cropped.
-        at_hand: The dataset, if it is on this machine.
+        at_hand: The dataset, or None if it is not on this machine.
     """
     shown, overlaid = {}, 0
     for image_id, values in maps.items():

@@ -1,11 +1,11 @@
 """Plots of a board's page: alignment against faithfulness, and quality against cost with the Pareto front.
 
-A plot shows one dataset and model, with a dot per explainer. The axis of a metric is reversed if lower is better, so
-scores further to the right or further up are always better. The axis of cost is not reversed: further to the right is
-more expensive.
+A plot shows one dataset and one model, with a dot for each explainer. A metric's axis is reversed if lower scores are
+better, so dots further to the right or further up are always better. The cost axis is not reversed: dots further to the
+right are more expensive.
 
-Unlike `read.report.plots`, these plots are not drawn by matplotlib. This module computes positions, and the template
-draws them, so dots can link to rows, have a tooltip, and use the colours of the page.
+Unlike `read.report.plots`, these plots are not drawn by matplotlib. This module computes the positions, and the HTML
+template draws the plots, so dots can link to rows, show a tooltip, and use the page's colours.
 """
 
 from collections import Counter
@@ -36,9 +36,10 @@ class Dot:
         across: Ends of the horizontal interval.
         up: Ends of the vertical interval.
         on_front: Whether the dot is on the Pareto front.
-        official: Whether, for each value of the dot, the board ran the explainer or scored its maps with hidden masks.
+        official: Whether all values of the dot are official: the board ran the explainer, or scored its maps with
+            hidden masks.
         title: Text for tooltips and screen readers.
-        label: (x, y, anchor) of the name.
+        label: (x, y, anchor) at which the name is drawn.
         is_named: Whether there is space for the name.
     """
 
@@ -58,15 +59,15 @@ class Dot:
 
 @dataclass(frozen=True)
 class Plot:
-    """A plot with all positions in pixels.
+    """A plot. All positions are in pixels.
 
     Attributes:
         x: Title of the horizontal axis.
         y: Title of the vertical axis.
         x_ticks: (position, text) of each tick on the horizontal axis.
         y_ticks: (position, text) of each tick on the vertical axis.
-        front: Points of a line: the Pareto front, starting with the cheapest explainer, or the diagonal of equal
-            scores.
+        front: Points of the line to draw: the Pareto front, starting with the cheapest explainer, or the diagonal on
+            which both scores are equal.
     """
 
     title: str
@@ -85,7 +86,7 @@ class Plot:
 
 
 class Axis:
-    """An axis that maps values to positions in a plot, with a margin at both ends.
+    """An axis that maps values to positions in a plot. There is a margin at both ends.
 
     Args:
         values: Values that the axis must include.
@@ -107,12 +108,12 @@ class Axis:
         return log10(value) if self.log else value
 
     def __call__(self, value: float) -> float:
-        """Return the position of a value on the axis, in pixels."""
+        """Return the position of a value on the axis in pixels."""
         share = (self._scaled(value) - self.low) / (self.high - self.low)
         return round(self.start + share * (self.stop - self.start), 1)
 
     def ticks(self) -> list[tuple[float, str]]:
-        """Return (position, text) of each tick. The ticks are at round numbers.
+        """Return (position, text) for each tick. Ticks are at round numbers.
 
         On a logarithmic axis, the ticks are at powers of ten if the axis includes at least two of them.
         """
@@ -138,7 +139,7 @@ def pareto(costs: Sequence[float], gains: Sequence[float]) -> list[int]:
     """Return the indices of the points on the Pareto front, sorted by cost.
 
     The front consists of all points that are not dominated. A point dominates another point if its cost is not higher,
-    its gain is not lower, and one of the two is strictly better. Equal points do not dominate each other.
+    its gain is not lower, and at least one of the two is strictly better. Equal points do not dominate each other.
     """
     order = sorted(range(len(costs)), key=lambda index: (costs[index], -gains[index]))
     front: list[int] = []
@@ -150,7 +151,7 @@ def pareto(costs: Sequence[float], gains: Sequence[float]) -> list[int]:
 
 
 def scenes(rows: Iterable[ShownRow]) -> list[tuple[str, str]]:
-    """Return each (dataset, model) that has rows with values, sorted by the number of official rows."""
+    """Return each (dataset, model) for which there are rows with values, sorted by the number of official rows."""
     rows = list(rows)
     official = Counter((row.dataset, row.model) for row in rows if row.value is not None and is_official(row))
     counts = Counter((row.dataset, row.model) for row in rows if row.value is not None)
@@ -158,12 +159,12 @@ def scenes(rows: Iterable[ShownRow]) -> list[tuple[str, str]]:
 
 
 def metrics_of(rows: Iterable[ShownRow], family: str = "") -> list[str]:
-    """Return the names of the metrics that have values. If `family` is set, return only metrics of this family."""
+    """Return the names of the metrics that have values. If `family` is set, return only metrics in this family."""
     return sorted({row.metric for row in rows if row.value is not None and family in ("", row.family)})
 
 
 def by_explainer(rows: Iterable[ShownRow], metric: str) -> dict[str, ShownRow]:
-    """Return {explainer: row} for a metric. If an explainer has several rows, use the row with the best status."""
+    """Return {explainer: row} for a metric. If an explainer has several rows, the row with the best status is used."""
     best: dict[str, ShownRow] = {}
     for row in sorted(rows, key=lambda row: (STATUSES.index(row.status), row.asks, row.key)):
         if row.metric == metric and row.value is not None:
@@ -199,7 +200,7 @@ def scatter(rows: Sequence[ShownRow], x: str, y: str) -> Plot | None:
 def cost(rows: Sequence[ShownRow], y: str, kind: str) -> Plot | None:
     """Plot a metric against the cost of explaining an image.
 
-    Seconds are shown only for the most common device, because times on different devices cannot be compared.
+    Times in seconds are shown only for the most common device, because times on different devices cannot be compared.
 
     Args:
         rows: Rows of one dataset and model.
@@ -240,7 +241,7 @@ def cost(rows: Sequence[ShownRow], y: str, kind: str) -> Plot | None:
 
 
 def labelled(dots: Sequence[Dot]) -> list[Dot]:
-    """Place a name next to each dot so that names overlap other names and dots as little as possible."""
+    """Place a name next to each dot. Names overlap other names and dots as little as possible."""
     taken = [(dot.x - 6, dot.y - 6, dot.x + 6, dot.y + 6) for dot in dots]
     placed = []
     for dot in dots:
@@ -261,13 +262,16 @@ def labelled(dots: Sequence[Dot]) -> list[Dot]:
 
 
 def _overlap(first: Box, second: Box) -> float:
-    """Return the common area of two boxes (left, top, right, bottom)."""
+    """Return the area of the overlap of two boxes (left, top, right, bottom)."""
     wide = min(first[2], second[2]) - max(first[0], second[0])
     return max(0.0, wide) * max(0.0, min(first[3], second[3]) - max(first[1], second[1]))
 
 
 def pairs(points: Sequence[tuple[float, float]], x: str, y: str) -> Plot | None:
-    """Plot `points`, the scores (x, y) of two rows for each sample, on axes with the same range, or return None."""
+    """Plot the scores (x, y) of two rows for each sample, on axes with the same range.
+
+    Return None if there are no points.
+    """
     if not len(points):
         return None
     values = [float(value) for point in points for value in point]
@@ -279,7 +283,7 @@ def pairs(points: Sequence[tuple[float, float]], x: str, y: str) -> Plot | None:
 
 
 def fewer(rows: Sequence[ShownRow]) -> tuple[list[ShownRow], int]:
-    """Limit rows to `MOST` explainers. Baselines, and rows with a better status, are preferred.
+    """Limit rows to `MOST` explainers. Baselines and rows with a better status take precedence.
 
     Returns:
         (rows, number of explainers that were removed).
@@ -291,7 +295,7 @@ def fewer(rows: Sequence[ShownRow]) -> tuple[list[ShownRow], int]:
 
 
 def plotted(rows: Sequence[ShownRow], view: View) -> tuple[View, list[ShownRow]]:
-    """Return (view in which all controls of the plots have values, rows of the dataset and model in that view)."""
+    """Fill in the settings of the plots that are missing in a view. Return (view, rows of its dataset and model)."""
     all_scenes = scenes(rows)
     wanted = [
         scene for scene in all_scenes if _passes(view.dataset, scene[0]) and _passes(view.model, scene[1])
@@ -316,12 +320,12 @@ def _value(row: ShownRow) -> float:
 
 
 def _ends(rows: Iterable[ShownRow]) -> list[float]:
-    """Return all values and interval ends that an axis must include."""
+    """Return all values and interval ends of the rows, which an axis must include."""
     return [value for row in rows for value in (row.value, row.low, row.high) if value is not None]
 
 
 def _span(row: ShownRow, axis: Axis) -> tuple[float, float] | None:
-    """Return the positions of a row's interval ends, or None if it has no interval."""
+    """Return the positions of both ends of a row's interval, or None if it has no interval."""
     return None if row.low is None or row.high is None else (axis(row.low), axis(row.high))
 
 

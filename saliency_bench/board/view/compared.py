@@ -1,4 +1,4 @@
-"""Samples of a row (best, worst and most disputed), and comparison of two rows sample by sample."""
+"""List the best, worst and most disputed samples of a row, and compare two rows sample by sample."""
 
 from dataclasses import dataclass
 
@@ -19,11 +19,11 @@ Both = tuple[str, float, float]  # a sample and its two scores
 
 @dataclass(frozen=True)
 class ComparedSample:
-    """A sample of a row.
+    """A sample of a row, with its scores in comparable rows.
 
     Attributes:
-        low: Lowest score of the sample in all comparable rows.
-        high: Highest score of the sample in all comparable rows.
+        low: Lowest score of the sample among all comparable rows.
+        high: Highest score of the sample among all comparable rows.
         label: Class of the sample.
         prediction: Class that the classifier predicts.
     """
@@ -37,9 +37,9 @@ class ComparedSample:
 
 
 def samples_of(archive: Archive, key: str) -> dict[str, list[ComparedSample]]:
-    """Return {"best", "worst", "most disputed": samples} of a row, or {} if samples have no scores.
+    """Return {"best", "worst", "most disputed": samples} for a row, or {} if its samples have no scores.
 
-    The most disputed samples have the largest spread of scores among comparable rows.
+    The most disputed samples are those whose scores differ most among comparable rows.
     """
     shown, row = archive.by_key[key]
     scored = archive.sampled(row)
@@ -66,7 +66,7 @@ def samples_of(archive: Archive, key: str) -> dict[str, list[ComparedSample]]:
 
 
 def _spread(archive: Archive, shown: ShownRow, scored: Scored) -> tuple[np.ndarray, np.ndarray]:
-    """Return the lowest and the highest score that any comparable row has for each sample of a row."""
+    """For each sample of a row, return the lowest and the highest score among all comparable rows."""
     low = high = scored.scores
     rivals = [
         row
@@ -84,10 +84,12 @@ class Pairwise:
     """Comparison of two rows on their common samples.
 
     Attributes:
-        estimate: Mean of first minus second, not corrected for multiple comparisons.
-        better: Numbers of samples on which the first row is better, the second row is better, and both are equal.
-        dots: Scores (n, 2) of both rows on at most `MOST_DOTS` evenly spaced samples.
-        furthest: Samples with the largest advantage of the first row and of the second row, as (id, first, second).
+        estimate: Mean of the first row's score minus the second row's. It is not corrected for multiple comparisons.
+        better: Three counts: samples on which the first row is better, the second row is better, and both are equal.
+        dots: Scores (n, 2) of the two rows on at most `MOST_DOTS` samples, which are evenly spaced in the list of
+            samples.
+        furthest: (id, first score, second score) of the samples on which the first row has its largest advantages, and
+            of those on which the second row has.
     """
 
     estimate: Estimate
@@ -115,6 +117,6 @@ def pairwise(archive: Archive, first: Row, second: Row) -> Pairwise:
 
 
 def _named(ours: Scored, paired: np.ndarray, indices: np.ndarray, sign: int) -> list[Both]:
-    """Return (id, first score, second score) of the samples with a positive `sign` * (first - second)."""
+    """Return (id, first score, second score) for the samples on which `sign` * (first - second) is positive."""
     return [(ours.ids[index], float(ours.scores[index]), float(paired[index])) for index in indices
             if sign * (ours.scores[index] - paired[index]) > 0]  # fmt: skip

@@ -1,7 +1,7 @@
-"""The core of a board: `core.yaml` lists the datasets and classifiers over which scores are averaged.
+"""The core of a board: the datasets and classifiers over which scores are averaged. `core.yaml` lists them.
 
-The file can be part of the board, where submissions cannot change it. `saliency-bench launch` writes it to the board.
-The file contains `name`, the name of the core, and a list `datasets`, whose items have these entries:
+`saliency-bench launch` writes this file to the board, where submissions cannot change it. The file contains `name`, the
+name of the core, and a list `datasets`, whose items have these entries:
 
     dataset, split, fingerprint   name and hash of the dataset; null if not published yet (the dataset is then excluded)
     model, digest                 name of the classifier and hash of its weights; null if not published yet
@@ -27,7 +27,7 @@ LARGEST = 100_000  # maximum size in bytes
 
 
 class CoreCell(StrictModel):
-    """A dataset of the core with its classifier."""
+    """A dataset of the core, with its classifier."""
 
     dataset: Text
     split: Text = "test"
@@ -38,7 +38,7 @@ class CoreCell(StrictModel):
 
     @property
     def fixed(self) -> bool:
-        """Return whether both hashes are published."""
+        """Return whether the hashes of both the dataset and the model are published."""
         return self.fingerprint is not None and self.digest is not None
 
 
@@ -49,12 +49,12 @@ class Core(StrictModel):
     datasets: Annotated[list[CoreCell], Field(min_length=1, max_length=50)]
 
     def of_family(self, family: str) -> list[CoreCell]:
-        """Return the datasets that are used for a family of metrics."""
+        """Return the datasets that are used for a metric family."""
         return [cell for cell in self.datasets if family in cell.families]
 
 
 def read_core(path: str | Path) -> Core:
-    """Read a core file. The UserError for an invalid file names the file and the field."""
+    """Read a core file. For an invalid file, a UserError names the file and the field."""
     try:
         content = parse_yaml(read_bytes(Path(path), LARGEST), aliases=False)
         return Core.model_validate(content)
@@ -65,7 +65,7 @@ def read_core(path: str | Path) -> Core:
 
 
 def core_of_board(source: BoardSource) -> Core | None:
-    """Return the core of a board, or None if there is none. Raise UserError if the core is invalid."""
+    """Return the core of a board, or None if the board has no core. Raise UserError if the core is invalid."""
     path = source.root([FILE]) / FILE
     if not path.exists():
         return None
@@ -89,7 +89,7 @@ def core_as_yaml(core: Core) -> bytes:
 
 
 def not_fixed(cells: Sequence[CoreCell]) -> list[str]:
-    """Return a message for each item whose dataset or model is not published."""
+    """Return a message for each core entry whose dataset or model is not published."""
     lines = []
     for cell in cells:
         missing = [kind for kind, value in (("dataset", cell.fingerprint), ("model", cell.digest)) if value is None]

@@ -1,6 +1,6 @@
 """Export rows as CSV, LaTeX and BibTeX.
 
-All text is untrusted. It is escaped so that it cannot become a spreadsheet formula or a TeX command.
+All text is untrusted. Therefore, text is escaped so that it cannot become a spreadsheet formula or a TeX command.
 """
 
 import re
@@ -26,7 +26,7 @@ TEX = {
 
 
 def as_csv(rows: Iterable[ShownRow]) -> str:
-    """Return CSV with all columns and unrounded numbers."""
+    """Return the rows as CSV, with all columns and unrounded numbers."""
     return csv_text(FIELDS, ([_plain(getattr(row, name)) for name in FIELDS] for row in rows))
 
 
@@ -40,7 +40,10 @@ def _plain(value: object) -> object:
 
 
 def as_tex(rows: Sequence[ShownRow], address: str = "") -> str:
-    """Return a LaTeX table (requires booktabs) with a section per set of comparable rows, in the displayed order."""
+    """Return a LaTeX table with one section per set of comparable rows, in the displayed order.
+
+    The table requires the LaTeX package booktabs.
+    """
     lines = [
         r"% \usepackage{booktabs}",
         *([f"% {_comment(address)}"] if address else []),
@@ -81,12 +84,12 @@ def tex(text: str) -> str:
 
 
 def _comment(text: str) -> str:
-    """Return text without line breaks, for a comment."""
+    """Remove line breaks from text, so that it can be written as a comment."""
     return " ".join(text.split())
 
 
 def as_bib(rows: Iterable[ShownRow], board: str, address: str, day: str) -> str:
-    """Return BibTeX entries for the board on a given day (YYYY-MM-DD) and for each submitter of the rows."""
+    """Return BibTeX entries for the board, as of `day` (YYYY-MM-DD), and for each submitter of the rows."""
     names = dict.fromkeys(name for row in rows for name in row.submitters)
     year = day[:4]
     entries = [_entry("saliency-bench-board", "{The saliency-bench contributors}", f"Leaderboard of {board}", address,
@@ -100,14 +103,14 @@ def as_bib(rows: Iterable[ShownRow], board: str, address: str, day: str) -> str:
 
 
 def _entry(key: str, author: str, title: str, address: str, year: str, note: str) -> str:
-    """Return a BibTeX entry. `author` is already escaped."""
+    """Format a BibTeX entry. `author` must already be escaped."""
     url = [f"  howpublished = {{\\url{{{_url(address)}}}}},"] if address else []
     fields = [f"  author = {{{author}}},", f"  title = {{{tex(title)}}},", f"  year = {{{year}}},", *url]
     return "\n".join([f"@misc{{{key},", *fields, f"  note = {{{tex(note)}}},", "}", ""])
 
 
 def _url(address: str) -> str:
-    r"""Return a URL for \url in which characters that are special in LaTeX are escaped or removed."""
+    r"""Return a URL for \url. Characters that are special in LaTeX are escaped or removed."""
     return re.sub(r"[^\w:/?=&.,%+~#@-]", "", address).replace("%", r"\%").replace("#", r"\#")
 
 

@@ -15,17 +15,17 @@ EVERY = 300.0  # seconds between two checks for a newer commit
 
 
 class Live:
-    """The page of a board, updated in the background.
+    """A board's page that is updated in the background.
 
     Args:
         location: Location of the results, as for `Archive.load`.
-        core: Core that replaces the board's core.
+        core: Core to use instead of the board's own core.
         every: Seconds between two checks for a newer commit.
         data: Folders of datasets, as for `Archive.load`.
-        default: Core for a board without a core.
+        default: Core to use if the board has no core.
 
     Raises:
-        UserError: The board cannot be loaded for the first time.
+        UserError: The first attempt to load the board fails.
     """
 
     def __init__(
@@ -38,7 +38,10 @@ class Live:
 
     @property
     def page(self) -> Page:
-        """The newest loaded state. Each access also starts a background check for a newer state if a check is due."""
+        """The newest loaded state.
+
+        If a check for a newer state is due, each access also starts one in the background.
+        """
         with self._lock:
             due = bool(self._page.archive.commit) and monotonic() - self._checked_at > self.every
             if due:
@@ -48,7 +51,10 @@ class Live:
         return self._page
 
     def refresh(self) -> None:
-        """Reload the board if it has changed. On an error, keep the previous state and log a one-line message."""
+        """Reload the board if it has changed.
+
+        If an error occurs, keep the previous state and log a one-line message.
+        """
         try:
             if commit_of(str(self.location)) != self._page.archive.commit:
                 self._page = self._read()

@@ -25,7 +25,7 @@ class MatrixCell:
 
     Attributes:
         row: Row of the board.
-        share: Filled share of the bar's width, which represents the score.
+        share: Share of the bar's width that is filled. It represents the score.
         line: Position of the best baseline as a share of the bar's width, or None if there is none.
         behind: Baselines that the explainer does not beat significantly.
     """
@@ -38,13 +38,14 @@ class MatrixCell:
 
 @dataclass(frozen=True)
 class Matrix:
-    """A matrix with a row per explainer and a column per metric.
+    """A matrix with one row per explainer and one column per metric.
 
     Attributes:
         scene: The displayed dataset, model and settings.
         scenes: All datasets and classifiers of the board.
-        metrics: One row per metric, from which the name and the direction of the metric are read.
-        methods: (explainer, cells in the order of the metrics) for each method. A missing cell is None.
+        metrics: One board row for each metric. The page reads the metric's name and direction from it.
+        methods: (explainer, cells in the order of the metrics) for each explainer that is not a baseline. A missing
+            cell is None.
         baselines: (explainer, cells in the order of the metrics) for each baseline. A missing cell is None.
         official: Whether the displayed rows are official. If False, no row of this scene is official.
     """
@@ -63,11 +64,10 @@ def is_official(row: ShownRow) -> bool:
 
 
 def matrix(rows: Sequence[ShownRow], view: View) -> Matrix | None:
-    """Return the matrix for the dataset, model and family of a view, or None if there are no rows.
+    """Return the matrix for the dataset, model and metric family of a view, or None if there are no rows.
 
     By default, the scene with the most official rows is displayed. If a metric has several settings, the setting with
-    the most rows is displayed. If rows contradict each other, the first row is displayed. The list view contains all
-    rows.
+    the most rows is displayed. If rows contradict each other, the first row is displayed. The list view shows all rows.
     """
     scored = [row for row in rows if row.value is not None]
     counts = Counter(_scene(row) for row in scored)
@@ -113,7 +113,7 @@ def _metrics(rows: Sequence[ShownRow]) -> list[str]:
 
 
 def _of_question(rows: Sequence[ShownRow]) -> list[ShownRow]:
-    """Return the largest set of comparable rows, best first."""
+    """Return the largest set of comparable rows, sorted from best to worst."""
     counts = Counter(row.question for row in rows)
     question = min(counts, key=lambda question: (-counts[question], question))
     return sorted((row for row in rows if row.question == question), key=lambda row: (-_oriented(row), row.explainer))
@@ -147,7 +147,7 @@ def _cells(rows: Sequence[ShownRow]) -> dict[str, MatrixCell]:
 def _behind(row: ShownRow, best: ShownRow | None) -> tuple[str, ...]:
     """Return the baselines that a row does not significantly beat in the board's test.
 
-    If the row was not tested, return the best baseline, unless the row has a better score.
+    If the row was not tested, compare it with the best baseline only, by score.
     """
     if row.baseline:
         return ()

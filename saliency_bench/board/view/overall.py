@@ -5,13 +5,13 @@
     interval  S +- t sqrt(sum_d se_d^2) / D,  "for these datasets", widened for rare failures in the same way as
               intervals of differences. t has the smallest degrees of freedom among the datasets. With six or more
               datasets, there is also Student's t interval over the D means, "for new datasets"
-    ranks     sets, from the paired test of `read.statistics.paired_test` over all pairs, with cluster sums weighted by
+    ranks     sets, from the paired test of `read.statistics.paired_test` over all pairs. Cluster sums have the weight
               1 / (D n_d); n_d: number of samples of d on which `random` has a score. A difference must also remain
               significant if rare failures are taken into account
 
 Only rows whose explainer the board has run are ranked. An explainer needs such a row for each dataset of the core; for
-all other explainers, the table lists what is missing. Scores are never averaged over a part of the core or over
-metrics.
+all other explainers, the table lists what is missing. Scores are never averaged over only a part of the core, or over
+several metrics.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -46,7 +46,7 @@ class Scored:
     """The scores of a row.
 
     Attributes:
-        groups: Groups of the samples `ids`, None for a sample without a group.
+        groups: Group of each sample in `ids`, None for a sample without a group.
         scores: Scores (n,) of these samples, NaN if missing.
         official: Whether the board has run the explainer.
         limits: Range (low, high) of the metric. Both ends can be infinite.
@@ -59,7 +59,7 @@ class Scored:
     limits: tuple[float, float] = (-np.inf, np.inf)
 
     def over(self, ids: Iterable[str]) -> np.ndarray:
-        """Return the scores of the samples `ids`, NaN if missing."""
+        """Return the scores of the samples `ids`. Missing scores are NaN."""
         scores = dict(zip(self.ids, self.scores, strict=True))
         return np.array([scores.get(image_id, np.nan) for image_id in ids], dtype=float)
 
@@ -69,12 +69,12 @@ class Overall:
     """Score and rank of an explainer across the core, for one metric.
 
     Attributes:
-        value: S, or None if a dataset is missing.
+        value: The score S (see the module docstring), or None if a dataset is missing.
         low: Lower end of the interval for these datasets.
         high: Upper end of the interval for these datasets.
         new: Interval for new datasets, or None if there are fewer than `NEW_FROM` datasets.
-        by_dataset: {dataset: s m_d} for the datasets with scores.
-        rank: Rank set, or None.
+        by_dataset: {dataset: s m_d} for the datasets that have scores.
+        rank: Lowest and highest possible rank, or None.
         unranked: Reason why there is no rank, or "".
         beats_baselines: Whether the explainer beats the baselines (`ranking.beat_baselines`).
     """
@@ -92,7 +92,10 @@ class Overall:
 
     @property
     def best(self) -> bool:
-        """Return whether the explainer is in the best set. If no two explainers differ significantly, none is."""
+        """Return whether the explainer is in the best set.
+
+        If no two explainers differ significantly, no explainer is.
+        """
         return not self.baseline and is_best(self.rank, 1.0, self.beats_baselines)
 
 
@@ -103,7 +106,7 @@ def overall(
 
     Args:
         scored: {explainer: {dataset of the core: scores}}.
-        core: Datasets that are used for the metric.
+        core: Datasets of the core that are used for the metric.
         baselines: Explainers that ignore the network.
         higher_is_better: Whether higher scores are better.
     """
@@ -135,7 +138,7 @@ def _without_rank(
     name: str, scores: Mapping[str, Scored], reference: Mapping[str, Scored], core: Sequence[str], baseline: bool,
     higher_is_better: bool,
 ) -> Overall:  # fmt: skip
-    """Return the result of an explainer without a rank. `unranked` lists what is missing."""
+    """Return the result for an explainer that has no rank. `unranked` lists what is missing."""
     sign = 1 if higher_is_better else -1
     both = {dataset: _matched(scores[dataset], reference[dataset]) for dataset in core
             if dataset in scores and dataset in reference}  # fmt: skip
@@ -161,19 +164,19 @@ def _matched(first: Scored, second: Scored) -> Matched:
 
 
 def _samples(several: Sequence[Scored]) -> tuple[list[str], list[str | None]]:
-    """Return (ids of all samples, their groups)."""
+    """Return (ids of the samples that occur in any of `several`, their groups)."""
     groups = {image_id: group for scored in several for image_id, group in zip(scored.ids, scored.groups, strict=True)}
     return list(groups), list(groups.values())
 
 
 def _aligned(several: Sequence[Scored]) -> list[np.ndarray]:
-    """Return each explainer's scores over all samples, NaN if missing."""
+    """Return each explainer's scores for all samples. Missing scores are NaN."""
     ids = _samples(several)[0]
     return [scored.over(ids) for scored in several]
 
 
 def _mean(datasets: Sequence[Matched], sign: int) -> tuple[float, float | None, float | None]:
-    """Return (S, lower end, upper end) with the interval for these datasets."""
+    """Return (S, lower end, upper end), where the interval is that for these datasets."""
     pooled, error, far = _pooled(datasets)
     value, low, high = (pooled if far is None else widened_over_datasets(pooled, error, far)).known
     value = sign * (value or 0.0) + 0.0  # avoids -0
@@ -183,9 +186,9 @@ def _mean(datasets: Sequence[Matched], sign: int) -> tuple[float, float | None, 
 
 
 def _pooled(datasets: Sequence[Matched]) -> tuple[Estimate, float, tuple[float, float] | None]:
-    """Return (estimate from `over_datasets`, its standard error, differences if an explainer fails on a sample).
+    """Return (estimate from `over_datasets`, its standard error, difference if an explainer fails on a sample).
 
-    The last item is (lowest, highest) difference, averaged over datasets, or None for unbounded scores.
+    The last item is the (lowest, highest) such difference, averaged over datasets, or None for unbounded scores.
     """
     estimates = [difference(matched, 0, 1) for matched in datasets]
     if any(np.isnan(estimate.low) for estimate in estimates):
@@ -198,7 +201,7 @@ def _pooled(datasets: Sequence[Matched]) -> tuple[Estimate, float, tuple[float, 
 
 
 def _for_new(means: Sequence[float]) -> tuple[float, float] | None:
-    """Return the interval of S for new datasets: Student's t over the dataset means."""
+    """Return the interval of S for new datasets, which is Student's t interval over the dataset means."""
     count = len(means)
     if count < NEW_FROM:
         return None
@@ -210,7 +213,7 @@ def _decided(
     scored: Mapping[str, Mapping[str, Scored]], reference: Mapping[str, Scored], core: Sequence[str],
     higher_is_better: bool,
 ) -> tuple[list[tuple[str, str]], str]:  # fmt: skip
-    """Return ((better, worse) for each significant pair, reason why there are no ranks or "")."""
+    """Return ((better, worse) for each significantly different pair, reason why there are no ranks or "")."""
     names = list(scored)
     columns: list[list[np.ndarray]] = [[] for _ in names]
     codes, clusters = [], 0
@@ -243,12 +246,12 @@ def _decided(
 
 
 def _p_with_failures(datasets: Sequence[Matched]) -> tuple[float, float]:
-    """Return both p-values of `p_with_failures` for the difference of two explainers, averaged over datasets."""
+    """For the difference of two explainers, averaged over datasets, return both p-values of `p_with_failures`."""
     pooled, error, far = _pooled(datasets)
     return (0.0, 0.0) if far is None else p_of_failures(pooled, error, far)
 
 
 def _sum_of_differences(matched: Matched, pair: Pair) -> float:
-    """Return the sum of the weighted differences, first explainer minus second."""
+    """Return the sum of the weighted differences between the first and the second explainer."""
     first, second, _ = matched.pair(*pair)
     return float((matched.columns[first] - matched.columns[second]).sum())

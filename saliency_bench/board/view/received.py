@@ -1,7 +1,8 @@
-"""Unpack an uploaded, untrusted run: a zip of the run's folder.
+"""Unpack an uploaded, untrusted run, which is a zip of the run's folder.
 
-Only a few files are written, with size limits. Names in the archive are never used as paths: files are written under
-fixed names into a new folder. The files are then checked by `source.read_folder`, as in `saliency-bench review`.
+Only a few files are written, and their sizes are limited. Names in the archive are never used as paths; instead, the
+files get fixed names in a new folder. The files are then checked by `source.read_folder`, as in `saliency-bench
+review`.
 """
 
 from collections import deque
@@ -34,7 +35,7 @@ DAY = 24 * 3600.0
 
 
 def unfold(archive: Path, folder: Path, with_maps: bool = False) -> Path:
-    """Unpack the files of a run from a zip into a folder, and return the folder.
+    """Unpack the files of a run from a zip into a folder. Return the folder.
 
     The zip is untrusted, so it is read in a child process with limited memory and time.
 
@@ -60,7 +61,7 @@ def unfold(archive: Path, folder: Path, with_maps: bool = False) -> Path:
 
 
 def _unfold(archive: str, folder: str, with_maps: bool) -> bytes:
-    """Unpack a run. Called in a child process by `bounded`."""
+    """Unpack a run. `bounded` calls this in a child process."""
     try:
         with ZipFile(archive) as packed:
             place, entries = _entries(packed)
@@ -80,7 +81,7 @@ def _unfold(archive: str, folder: str, with_maps: bool) -> bytes:
 
 
 def _unfold_maps(packed: ZipFile, place: str, folder: Path) -> None:
-    """Unpack a run's maps from the folder `place` of a zip into the new folder `folder`, and check them."""
+    """Unpack the maps in the folder `place` of a zip into the new folder `folder`, and check the maps."""
     inside = f"{place}/{PUBLISHED}".lstrip("/")
     named = [(entry, *entry.filename.rpartition("/")[::2]) for entry in packed.infolist()]
     entries = [(entry, name) for entry, above, name in named if above == inside and SHARD.fullmatch(name)]
@@ -102,7 +103,7 @@ def _unfold_maps(packed: ZipFile, place: str, folder: Path) -> None:
 
 
 def _entries(packed: ZipFile) -> tuple[str, dict[str, ZipInfo]]:
-    """Return (folder of the only run in an archive or "", {name in `WANTED`: zip entry})."""
+    """Return (folder of the only run in a zip or "", {name in `WANTED`: zip entry})."""
     by_folder: dict[str, dict[str, ZipInfo]] = {}
     for entry in packed.infolist():
         place, _, name = entry.filename.rpartition("/")
@@ -121,7 +122,7 @@ def _entries(packed: ZipFile) -> tuple[str, dict[str, ZipInfo]]:
 
 
 def _content(packed: ZipFile, entry: ZipInfo, most: int) -> bytes:
-    """Return the content of an entry. Raise UserError if it is larger than `most` bytes, whatever the zip states."""
+    """Return the content of an entry. Raise UserError if it exceeds `most` bytes, whatever size the zip states."""
     name = Path(entry.filename).name
     if entry.flag_bits & 1:
         raise UserError(f"{name} is encrypted; zip the folder without a password")
@@ -136,7 +137,7 @@ def _content(packed: ZipFile, entry: ZipInfo, most: int) -> bytes:
 def proposal(
     run: Path, repo: str, api: HfApi, owners: Known, note: str = "", link: str = "", with_maps: bool = False
 ) -> SubmissionPlan:
-    """Plan the submission of an unpacked run to a board, and check it as in a review.
+    """Plan the submission of an unpacked run to a board, and check the submission as in a review.
 
     Raises:
         UserError: The submission is invalid, or the Hub rejects it.
@@ -161,7 +162,7 @@ def proposal(
 
 @dataclass
 class Limits:
-    """Limits on uploads and pull requests by an account within 24 hours.
+    """Limits on the uploads and pull requests of one account within 24 hours.
 
     Uploads are counted in this object. Pull requests are counted on the Hub.
 
@@ -178,7 +179,7 @@ class Limits:
     _lock: Lock = field(default_factory=Lock)
 
     def count(self, account: str) -> None:
-        """Count an upload. Raise UserError if the limit is exceeded."""
+        """Count an upload. Raise UserError if the account has reached its limit."""
         now = self.clock()
         with self._lock:
             for name in [name for name, times in self._seen.items() if times[-1] < now - DAY]:
@@ -191,7 +192,7 @@ class Limits:
             times.append(now)
 
     def check_pulls(self, account: str, repo: str, api: HfApi) -> None:
-        """Raise UserError if an account has opened too many pull requests."""
+        """Raise UserError if an account has opened too many pull requests within 24 hours."""
         since = datetime.fromtimestamp(self.clock(), UTC) - timedelta(seconds=DAY)
         recent = 0
         with asking(repo):

@@ -1,4 +1,4 @@
-"""Select, sort and group the displayed rows, and list the values of filters."""
+"""Select, sort and group the displayed rows, and list the values that filters offer."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -15,13 +15,13 @@ ORDER = {"family": tuple(FAMILIES), "status": STATUSES}  # order of values that 
 
 @dataclass(frozen=True)
 class RowGroup:
-    """Comparable rows of one dataset, model and metric under a heading.
+    """Comparable rows for one dataset, model and metric under a common heading.
 
-    Methods outside the package are in a separate group, because the origin of their maps is unknown.
+    Submitters' own methods are in a separate group, because the origin of their maps is unknown.
 
     Attributes:
-        baselines: All comparable baselines, displayed or not.
-        more: Whether the group is continued from the previous part of the table.
+        baselines: All comparable baselines, even if they are not displayed.
+        more: Whether the group continues a group in the previous part of the table.
         warning: Warning that many explainers on few samples may raise the error rate, or "".
     """
 
@@ -42,7 +42,7 @@ def is_verified(row: ShownRow) -> bool:
 
 
 def matches(row: ShownRow, view: View, *, without: str = "") -> bool:
-    """Return whether a row matches all filters except the filter `without`."""
+    """Return whether a row matches all filters. The filter `without` is ignored."""
     for name in FILTERS:
         wanted = getattr(view, name)
         if wanted and name != without and getattr(row, name) not in wanted:
@@ -51,7 +51,7 @@ def matches(row: ShownRow, view: View, *, without: str = "") -> bool:
 
 
 def chosen(rows: Sequence[ShownRow], view: View) -> list[ShownRow]:
-    """Return the rows that match the filters, and the baselines for comparison, in the order of the view."""
+    """Return the rows that match the filters, and the baselines to compare them with, in the order of the view."""
     shown = [row for row in rows if matches(row, view)]
     questions, keys = {row.question for row in shown}, {row.key for row in shown}
     shown += [row for row in rows if row.baseline and row.question in questions and row.key not in keys]
@@ -59,7 +59,7 @@ def chosen(rows: Sequence[ShownRow], view: View) -> list[ShownRow]:
 
 
 def ordered(rows: Sequence[ShownRow], view: View) -> list[ShownRow]:
-    """Sort rows by score (best first under each heading) or by another column (in a single list).
+    """Sort rows by score (best first under each heading) or by a different column (in a single list).
 
     Missing values come last. When sorting by score, unverified rows come after all other rows.
     """
@@ -80,7 +80,7 @@ def _heading(row: ShownRow) -> tuple:
 
 
 def _by_score(row: ShownRow, reverse: bool) -> tuple[bool, float]:
-    """Return the key for sorting rows by score: best first unless reversed, rows without a value last."""
+    """Return the key for sorting rows by score: best first unless reversed. Rows without a value come last."""
     if row.value is None:
         return True, 0.0
     return False, row.value if row.higher_is_better == reverse else -row.value
@@ -101,7 +101,7 @@ SORTED_BY: dict[str, Callable[[ShownRow], Any]] = {
 
 
 def page_of(rows: Sequence[ShownRow], number: int) -> tuple[list[ShownRow], int, int]:
-    """Return (rows of a part of a long table, number of the part, total number of parts)."""
+    """Return (rows in one part of a long table, number of this part, total number of parts)."""
     parts = max(1, -(-len(rows) // PER_PAGE))
     number = min(number, parts)
     return list(rows[(number - 1) * PER_PAGE : number * PER_PAGE]), number, parts
@@ -112,7 +112,7 @@ def grouped(rows: Sequence[ShownRow], everything: Iterable[ShownRow], before: Sh
 
     Args:
         rows: Rows sorted by score.
-        everything: All rows of the board, to find the baselines for headings.
+        everything: All rows of the board. The baselines of the headings are taken from these.
         before: Last row of the previous part of the table.
     """
     baselines: dict[str, list[ShownRow]] = {}
@@ -135,7 +135,10 @@ def grouped(rows: Sequence[ShownRow], everything: Iterable[ShownRow], before: Sh
 
 
 def choices(rows: Sequence[ShownRow], view: View) -> dict[str, list[str]]:
-    """Return {filter: values of the rows that match all other filters, and the selected values}."""
+    """Return {filter: values to offer}.
+
+    A filter offers the values in the rows that match all other filters, and its selected values.
+    """
     options: dict[str, list[str]] = {}
     for name in FILTERS:
         values = {getattr(row, name) for row in rows if matches(row, view, without=name)}
@@ -149,7 +152,7 @@ def _alphabetical(values: Iterable[str]) -> list[str]:
 
 
 def only_known(view: View, rows: Sequence[ShownRow]) -> View:
-    """Remove filter values that do not occur on the board, such as values from an old URL."""
+    """Remove filter values that do not occur on the board, such as those from an old URL."""
     kept: dict[str, Any] = {}
     for name in FILTERS:
         if wanted := getattr(view, name):

@@ -1,4 +1,4 @@
-"""The rows of a board in the form that the page displays: plain strings and numbers."""
+"""The rows of a board in the form that the page displays: as plain strings and numbers."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -28,17 +28,17 @@ class ShownRow:
 
     Attributes:
         key: Key of the row in URLs.
-        asks: Description of settings, such as target and seed, that differ from the defaults, or "".
+        asks: Description of the settings that differ from the defaults, such as the target and the seed, or "".
         family: Family of the metric, one of FAMILIES.
         few: Whether the interval is based on few samples.
-        approximate: Whether the interval is only approximate, because the score is unbounded and there are few
-            clusters.
+        approximate: Whether the interval is only approximate. This is the case if the score is unbounded and there are
+            few clusters.
         rare: Whether the interval was widened because the samples do not rule out rare failures.
-        passes: Forward passes needed to explain one image, or None if not stated.
-        seconds: Seconds to explain one image on `device`, as reported by the submitter, or None if not stated.
+        passes: Number of forward passes needed to explain one image, or None if not stated.
+        seconds: Time in seconds to explain one image on `device`, as reported by the submitter, or None if not stated.
         recomputed: Number of samples that the board has recomputed.
-        beats: Baselines that the row beats. Rows that are not official use the fields `..._if_true` instead.
-        text: Lower-case text that the search matches.
+        beats: Baselines that the row beats. For rows that are not official, use the fields `..._if_true` instead.
+        text: Lower-case text in which the search looks for matches.
     """
 
     key: str
@@ -84,12 +84,15 @@ class ShownRow:
 
     @property
     def digits(self) -> int:
-        """Return the number of digits of the displayed score. Scores with hidden masks are rounded."""
+        """Return the number of decimals with which the score is displayed.
+
+        Scores with hidden masks are already rounded.
+        """
         return 3 if self.attempts is None else 2
 
     @property
     def has_samples(self) -> bool:
-        """Return whether the row has scores of individual samples, which are needed to compare it with another row."""
+        """Return whether the row's samples have scores, which are needed to compare the row with another row."""
         return self.attempts is None and self.n > 0
 
 
@@ -125,7 +128,7 @@ def key_of(row: "Row") -> str:
 
 
 def _asks(row: "Row") -> str:
-    """Describe a row's settings, such as target and seed, that differ from the defaults."""
+    """Describe the settings of a row that differ from the defaults, such as the target and the seed."""
     setting = row.result.setting
     rule, _, content = setting.target.partition(" ")
     if rule == PREDICTED_BY.rstrip(":"):
@@ -155,17 +158,17 @@ def family_of(metric: str) -> str:
 
 
 def short(name: str) -> str:
-    """Return a name on the Hub without the namespace, or a metric without the common prefix."""
+    """Shorten a name: drop the namespace of a Hub name, or the common prefix of a metric's name."""
     return name.rpartition("/")[2].removeprefix("folder:").removeprefix("saliency_")
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """Format a score, or return a dash if missing."""
+    """Format a score, or return a dash if it is None."""
     return "–" if value is None else f"{value:.{digits}f}"
 
 
 def amount(value: float | None) -> str:
-    """Format a count or a time with three significant digits, or return a dash if missing."""
+    """Format a count or a time with three significant digits, or return a dash if it is None."""
     if value is None:
         return "–"
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -1,4 +1,4 @@
-"""Tables of scores across datasets: the board's rows for the core, grouped by metric for `overall`."""
+"""Tables of scores across datasets. The board's rows for the core are grouped by metric and passed to `overall`."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +14,7 @@ from saliency_bench.utils.hashing import hash_of
 
 @dataclass(frozen=True)
 class OverallTable:
-    """The table of a metric over the datasets `core`, or the `problem` that prevents computing it."""
+    """The table of one metric over the datasets `core`, or the `problem` that prevents its computation."""
 
     metric: str
     family: str
@@ -43,7 +43,7 @@ class Standings:
 
     @cached_property
     def _in_core(self) -> list[tuple[CoreCell, ShownRow, Row]]:
-        """Rows whose datasets and models match the core by hash and whose settings are the defaults."""
+        """Rows whose dataset and model match the core by hash, and whose settings are the defaults."""
         core = self.core.datasets if self.core else []
         cells = {(cell.fingerprint, cell.split, cell.digest): cell for cell in core if cell.fixed}
         rows = []
@@ -77,8 +77,8 @@ class Standings:
     def _scored(self, core_rows: list[tuple[CoreCell, ShownRow, Row]]) -> tuple[dict[str, dict[str, Scored]], set[str]]:
         """Return ({explainer: {dataset: scores}}, baselines).
 
-        If rows contradict each other, only a row whose explainer the board has run is used. Maps of unknown
-        origin are never used.
+        If rows contradict each other, the row whose explainer the board has run is used, if there is exactly one such
+        row. Otherwise, none of the rows is used.
         """
         scored: dict[str, dict[str, Scored]] = {}
         baselines = set()
@@ -96,14 +96,14 @@ class Standings:
 
 
 def _name(shown: ShownRow, row: Row) -> str:
-    """Return the name that identifies an explainer across datasets. It includes the version of a submitter's method."""
+    """Return a name that identifies an explainer across datasets. For a submitter's method, it includes the version."""
     if not shown.own_method:
         return shown.explainer
     return f"{row.cell.explainer} ({hash_of(str(row.cell.explainer_version))[:6]})"
 
 
 def best_sets(tables: list[OverallTable]) -> dict[str, tuple[int, int]]:
-    """Return {explainer: (number of metrics on which it is in the best set, number on which it is ranked)}."""
+    """Return {explainer: (number of metrics on which it is in the best set, number on which it has a rank)}."""
     counts: dict[str, tuple[int, int]] = {}
     for table in tables:
         several = any(result.rank and result.rank[0] > 1 for result in table.rows)

@@ -1,4 +1,4 @@
-"""The state of the page in its URL: convert `View` to and from a query string.
+"""Convert the state of the page (`View`) to and from the query string of its URL.
 
 Query strings are untrusted, so unknown fields, unknown values and unprintable characters are ignored.
 """
@@ -37,20 +37,20 @@ SORTS: Final = tuple(name for name in COLUMNS if name != "device")
 
 @dataclass(frozen=True)
 class View:
-    """The displayed view. Each filter (`dataset` to `status`) contains the accepted values; () accepts all values.
+    """What the page displays. Each filter (`dataset` to `status`) contains the accepted values; () accepts all values.
 
     Attributes:
         tab: One of PAGES.
-        search: Words that a row must contain.
+        search: Words that a displayed row must contain.
         sort: A column in SORTS. "score" sorts rows best first under each heading.
         reverse: Whether to reverse the order of `sort`.
         columns: Columns of the table: all of ALWAYS, and some of COLUMNS.
-        number: Number of the part of a long table, starting at 1.
+        number: Number of the displayed part of a long table, starting at 1.
         row: Key of the open row.
-        other: Key of the row to compare with.
-        x: Metric of the horizontal axis.
-        y: Metric of the vertical axis.
-        cost: "passes" or "seconds".
+        other: Key of the row to compare the open row with.
+        x: Metric on the horizontal axis of a plot.
+        y: Metric on the vertical axis of a plot.
+        cost: Unit of the cost axis: "passes" or "seconds".
         as_list: Whether to display a list instead of a matrix.
     """
 
@@ -75,13 +75,16 @@ class View:
 
     @property
     def is_list(self) -> bool:
-        """Return whether to display a list: on request, or because filters, an order or columns are selected."""
+        """Return whether to display a list.
+
+        This is the case on request, or if filters, an order or columns are selected.
+        """
         plain = View(tab=self.tab, dataset=self.dataset, model=self.model, family=self.family)
         parts = ("metric", "explainer", "status", "search", "sort", "reverse", "columns", "number")
         return self.as_list or any(getattr(self, name) != getattr(plain, name) for name in parts)
 
     def query(self, **changes: Any) -> str:
-        """Return the query string of this view after these changes, without the question mark."""
+        """Return the query string of this view with these changes, without the question mark."""
         view, usual = replace(self, **changes), View()
         pairs = [
             (field.name, text)
@@ -125,11 +128,11 @@ def _written(value: object) -> str:
 
 
 def _columns(texts: list[str]) -> tuple[str, ...]:
-    """Parse columns that are joined by dots ("a.b") or in separate fields, and return them in the table's order."""
+    """Parse column names, either joined by dots ("a.b") or in separate fields, and return them in the table's order."""
     named = {name for text in texts for name in text.split(".")} & set(COLUMNS)
     return tuple(name for name in COLUMNS if name in named or name in ALWAYS) if named else USUAL
 
 
 def _number(text: str) -> int:
-    """Parse a positive integer of at most 6 digits. Return 1 for any other text."""
+    """Parse a positive integer of at most 6 digits, or return 1 for any other text."""
     return max(1, int(text)) if text.isascii() and text.isdigit() and len(text) < 7 else 1

@@ -1,4 +1,4 @@
-"""Conclusions from the races and the held-out images, as plain data for the messages and the page."""
+"""Derive conclusions from the races and the held-out images, as plain data for the messages and the page."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -20,7 +20,7 @@ def answer_of(contest: Contest, baselines: frozenset[str], later: RoundScores | 
     """Return the result for a metric: the remaining candidates, the leader, and their scores on held-out images.
 
     Args:
-        contest: Race of the metric.
+        contest: The race between the candidates on this metric.
         baselines: Candidates that ignore the network.
         later: Scores of finalists and baselines on held-out images, or None.
     """
@@ -62,7 +62,7 @@ def answer_of(contest: Contest, baselines: frozenset[str], later: RoundScores | 
 def question_answer(
     question: ChoiceQuestion, answers: Sequence[dict[str, Any]], others: Sequence[ChoiceQuestion]
 ) -> dict[str, Any]:
-    """Combine the results of a question's metrics into an answer, without averaging the metrics.
+    """Combine the results for a question's metrics into an answer. The metrics are not averaged.
 
     A metric is decisive if at least one method beats every baseline on it. A method is recommended only if it beats
     every baseline on all decisive metrics.
@@ -86,12 +86,12 @@ def question_answer(
 
 
 def _outcome(left: Sequence[str], unbeaten: Sequence[str], beat: Sequence[str], baselines: frozenset[str]) -> str:
-    """Return the outcome of a race: a method ahead of all baselines, a baseline ahead, neither, or no candidate left.
+    """Return the outcome of a race: a method beats all baselines, a baseline is ahead, neither, or nobody is left.
 
     Args:
         left: Remaining candidates, best first.
         unbeaten: Remaining baselines.
-        beat: Remaining methods that beat every baseline significantly, in the race or in separate bets.
+        beat: Remaining methods that beat every baseline significantly, either in the race or in separate bets.
         baselines: Candidates that ignore the network.
     """
     if not left:
@@ -102,7 +102,7 @@ def _outcome(left: Sequence[str], unbeaten: Sequence[str], beat: Sequence[str], 
 
 
 def _needed(contest: Contest, rivals: Sequence[str], errors: float) -> int | None:
-    """Return the dataset size that would be enough to drop the rivals, or None if the race shows no trend.
+    """Return the dataset size that would suffice to drop the rivals, or None if the race shows no trend.
 
     Args:
         contest: The race.
@@ -121,7 +121,7 @@ def _needed(contest: Contest, rivals: Sequence[str], errors: float) -> int | Non
 
 
 def _later(contest: Contest, winner: str, later: RoundScores) -> dict[str, dict[str, Any]]:
-    """Return {candidate: mean score on held-out images, and the winner's lead on these images}."""
+    """Return {candidate: its mean score on held-out images, and the winner's lead over it on these images}."""
     metric = contest.metric
     sign = 1.0 if later.higher[metric] else -1.0
     results: dict[str, dict[str, Any]] = {}
@@ -141,7 +141,7 @@ def _later(contest: Contest, winner: str, later: RoundScores) -> dict[str, dict[
 
 
 def _numbers(estimate: Estimate) -> dict[str, Any]:
-    """Return an estimate as a dict, with None for unknown values."""
+    """Return an estimate as a dict in which unknown values are None."""
     value, low, high = estimate.known
     numbers = {"value": value, "low": low, "high": high, "n": estimate.n, "clusters": estimate.clusters}
     return numbers | {"rare": estimate.rare}

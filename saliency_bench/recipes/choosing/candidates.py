@@ -1,4 +1,4 @@
-"""The candidates of `choose`: every suitable explainer with a few settings each, and their costs."""
+"""The candidates of `choose`: every suitable explainer, each with a few settings, and their costs."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Candidate:
     """An explainer with its options and its cost per image.
 
     Attributes:
-        name: Name as used in a run.
+        name: Name that a run uses for the explainer.
         explainer: Explainer with bound options.
         passes: Forward passes per map. 0 for explainers that need no passes, and for user-defined functions, whose
             cost is unknown.
@@ -41,7 +41,7 @@ class Candidate:
 
 
 def candidates(classifier: Classifier, images: Images, target: Target) -> tuple[list[Candidate], dict[str, str]]:
-    """Return (explainers that suit a network, {name of any other explainer: reason why it is unsuitable}).
+    """Return (candidates that suit a network, {name of any other explainer: reason why it is unsuitable}).
 
     Args:
         classifier: The network.
@@ -61,7 +61,7 @@ def candidates(classifier: Classifier, images: Images, target: Target) -> tuple[
 
 
 def candidate_of(explainer: Explainer, images: Images) -> Candidate:
-    """Return a candidate with this explainer and its cost for images of this size."""
+    """Create a candidate from an explainer. Its cost is that for images of this size."""
     height, width = images.shape[2:]
     passes = explainer.declaration.passes_of(dict(explainer.options), height, width)
     return Candidate(str(explainer), explainer, passes)
@@ -70,7 +70,7 @@ def candidate_of(explainer: Explainer, images: Images) -> Candidate:
 def costs(
     chosen: Sequence[Candidate], metrics: Sequence[Metric], side: int
 ) -> tuple[dict[str, int], dict[tuple[str, str], int]]:
-    """Return ({candidate: passes per map}, {(candidate, metric): passes per score}) for an image.
+    """Return ({candidate: passes per map}, {(candidate, metric): passes per score}) for one image.
 
     A pass with gradients counts as three passes. A user-defined function counts as 0 unless it declares its passes.
     """
@@ -85,12 +85,15 @@ def costs(
 
 
 def seconds_per_pass(classifier: Classifier, images: Images) -> float:
-    """Time several forward passes of these images (B, 3, H, W) and return the seconds per image of the fastest pass."""
+    """Time several forward passes of these images (B, 3, H, W). Return the seconds per image for the fastest pass."""
     return seconds_per_image(lambda: forward_pass(classifier, images), len(images))
 
 
 def _settings(name: str, classifier: Classifier, images: Images) -> Iterator[str]:
-    """Yield an explainer with other published settings: a cheaper one, a different baseline, or an earlier layer."""
+    """Yield names of an explainer with other published settings.
+
+    These settings are cheaper, or use a different baseline or an earlier layer.
+    """
     function = as_explainer(name).function
     kinds = get_type_hints(function)
     for option, default in options.defaults(function).items():
@@ -106,7 +109,7 @@ def _settings(name: str, classifier: Classifier, images: Images) -> Iterator[str
 
 
 def _earlier_layer(classifier: Classifier, images: Images) -> str | None:
-    """Return the last layer whose feature map is larger than Grad-CAM's, or None."""
+    """Return the last layer whose feature map is larger than that of Grad-CAM's layer, or None."""
     try:
         layout = layout_of(classifier, images, cam_layer(classifier, images))
     except UserError:  # the network has no feature maps, but some explainers with a layer option do not need them

@@ -58,7 +58,7 @@ SAME_ON = 2  # number of images for which the maps of candidates with equal scor
 
 @dataclass(frozen=True, repr=False)
 class Choice:
-    """Result of `choose`. Printing the object shows the output of the command.
+    """Result of `choose`. Printing it shows the output of the command.
 
     Attributes:
         folder: Output folder.
@@ -75,12 +75,12 @@ class Choice:
 
     @property
     def run(self) -> Path:
-        """Return the folder of the run with the scores."""
+        """Return the folder of the run that contains the scores."""
         return self.folder / RUN
 
     @property
     def recommended(self) -> dict[str, str | None]:
-        """Return a dictionary from the name of each question to its recommended explainer, or None."""
+        """Return {name of a question: its recommended explainer, or None}."""
         return {question["name"]: question["recommended"] for question in self.content["questions"]}
 
     @property
@@ -92,10 +92,10 @@ class Choice:
         """Return the recommended explainer.
 
         Args:
-            question: Name of a question in `recommended`, by default the first question with a recommendation.
+            question: Name of a question in `recommended`. Defaults to the first question that has a recommendation.
 
         Raises:
-            UserError: No explainer is recommended, or the choice did not include the question.
+            UserError: No explainer is recommended, or the question was not part of the choice.
         """
         if question is not None and question not in self.recommended:
             raise unknown("question", question, self.recommended)
@@ -127,20 +127,23 @@ def choose(
 ) -> Choice:
     """Select the best explainer for a network and a dataset, and write the answer, the evidence and a page.
 
-    All candidates are scored on a few images. Candidates that are beaten are then dropped, and the remaining candidates
-    are scored on more images. The test remains valid although it is repeated as scores arrive
-    (`read/analysis/sequential.py`). At most half of the images are used for the decision; the reported scores are from
-    the other images. A method whose maps do not change when the network's weights are randomised is never recommended.
+    All candidates are scored on a few images. Then, candidates that are beaten are dropped, and the others are scored
+    on more images. The statistical test remains valid although it is repeated as scores arrive
+    (`read/analysis/sequential.py`). At most half of the images are used for the decision; the reported scores are those
+    on the other images. A method whose maps do not change when the network's weights are randomised is never
+    recommended.
 
     Args:
-        for_: Questions: "alignment" (needs masks), "faithfulness", "debugging", "stability". The default is the first
-            two, or only faithfulness if the dataset has no masks.
+        for_: Questions to answer: "alignment" (which needs masks), "faithfulness", "debugging" or "stability". By
+            default, the first two are answered, or only "faithfulness" if the dataset has no masks.
         within: Time limit, based on costs measured at the start: "30m", "2h", a number of seconds, or None for no
             limit.
-        margin: A difference that does not matter. A candidate within this margin of the best is not dropped.
-        explainers: Candidates, by default all suitable explainers with a few settings each. Baselines are always added.
+        margin: Largest difference in scores that does not matter. A candidate within this margin of the best is not
+            dropped.
+        explainers: Candidates. By default, all suitable explainers are candidates, with a few settings each. Baselines
+            are always added.
         metrics: Metrics that replace the questions' metrics.
-        batch_size: Samples per batch. The first round has a single batch of 8.
+        batch_size: Samples per batch, except that the first round has a single batch of 8.
         progress: Whether to show progress bars and a line per round.
         **settings: SETTINGS
 
@@ -148,7 +151,7 @@ def choose(
     are extended.
 
     Raises:
-        UserError: A problem that the caller can fix.
+        UserError: There is a problem that the caller can fix.
     """
     request = _Request(
         names=[for_] if isinstance(for_, str) else list(for_),
@@ -168,7 +171,7 @@ def choose(
 
 @dataclass(frozen=True)
 class _Request:
-    """Arguments of `choose` other than the settings of a run."""
+    """Arguments of `choose` that are not run settings."""
 
     names: Sequence[str]
     within: float | None
@@ -183,7 +186,7 @@ class _Field:
 
     Attributes:
         chosen: Candidates that can finish the first round within the time limit.
-        not_tried: {other candidate: reason}.
+        not_tried: {candidate that is not tried: reason}.
         too_slow: Candidates whose first rounds take too long.
         within_for_all: Seconds needed to try all candidates.
         maps: {candidate: passes per map}.
@@ -320,7 +323,7 @@ def _describe(candidate: Candidate, layer: str) -> dict[str, Any]:
 def _field(
     spec: RunSpec, classifier: Classifier, images: Images, request: _Request, metrics: Sequence[str], first: int
 ) -> _Field:
-    """Return the candidates and their costs, and exclude candidates whose first rounds take too long."""
+    """Return the candidates and their costs. Candidates whose first rounds would take too long are excluded."""
     chosen, not_tried = _candidates(classifier, images[:1], request.explainers)
     given = {str(metric): metric for metric in map(as_metric, request.metrics)}
     decisive = [given.get(name) or as_metric(name) for name in metrics]
@@ -341,14 +344,14 @@ def _field(
 
 
 def _list(given: Any) -> list[Any]:
-    """Return a list from None, a single item or several items."""
+    """Convert None, a single item or several items to a list."""
     if given is None:
         return []
     return [given] if isinstance(given, str) or callable(given) else list(given)
 
 
 def _check_folder(folder: Path) -> None:
-    """Raise UserError unless the folder is new, empty or written by `choose`."""
+    """Raise UserError if the folder is not empty and was not written by `choose`."""
     ours = {CHOICE, COSTS, PAGE, RUN, "randomised"}
     strange = [path.name for path in folder.glob("[!.]*") if path.name not in ours] if folder.is_dir() else []
     if strange or (folder.exists() and not folder.is_dir()):
@@ -362,7 +365,7 @@ def has_masks(rows: datasets.Dataset) -> bool:
 
 
 def _candidates(classifier: Classifier, image: Images, given: Sequence[Any]) -> tuple[list[Candidate], dict[str, str]]:
-    """Return (candidates including baselines, {explainer: reason why it is not a candidate})."""
+    """Return (candidates including baselines, {any other explainer: reason why it is not a candidate})."""
     predicted = _predicted(classifier, image)
     if not given:
         return candidates(classifier, image, predicted)
@@ -404,7 +407,7 @@ def _predicted(classifier: Classifier, images: Images) -> Target:
 def _affordable(
     chosen: Sequence[Candidate], metrics: Sequence[str], budget: Budget, first: int, seconds_of_pass: float
 ) -> tuple[list[Candidate], dict[str, str]]:
-    """Return (candidates that can finish the first round in time, {name of any other candidate: its cost}).
+    """Return (candidates that can finish the first round in time, {name of any other candidate: what it costs}).
 
     Raises:
         UserError: There is not enough time for any explainer except the baselines.
@@ -434,12 +437,12 @@ def _affordable(
 
 
 def _minutes(seconds: float) -> str:
-    """Format a time for --within: 90s, 30m."""
+    """Format a time in the syntax of --within, such as 90s or 30m."""
     return f"{seconds / 60:.0f}m" if seconds % 60 == 0 else f"{seconds:g}s"
 
 
 def _names_by_metric(chosen: Sequence[Candidate], questions: Sequence[ChoiceQuestion]) -> dict[str, list[str]]:
-    """Return {metric: candidates}. If baselines are best by design on a metric, its candidates include no baselines."""
+    """Return {metric: names of its candidates}. Baselines are left out for metrics on which they are best by design."""
     with_baselines = {metric: any(metric in metrics_of([q]) and q.baselines for q in questions)
                       for metric in metrics_of(questions)}  # fmt: skip
     return {
@@ -448,7 +451,7 @@ def _names_by_metric(chosen: Sequence[Candidate], questions: Sequence[ChoiceQues
 
 
 def _score_later(narrowing: Narrowing, metrics: Sequence[str], count: int) -> RoundScores | None:
-    """Score the best candidates of each race and all baselines on held-out images.
+    """Score the best candidates of each race and all baselines on the held-out images.
 
     Return None if there are no held-out images.
     """
@@ -474,9 +477,9 @@ def _score_later(narrowing: Narrowing, metrics: Sequence[str], count: int) -> Ro
 
 
 def _pace(folder: Path, classifier: Classifier, images: Images, batch_size: int) -> dict[str, Any]:
-    """Return the seconds of a forward pass, stored or newly measured, with a hash of the network (`of`).
+    """Return {"of": hash of the network, "seconds_per_pass": seconds per image of a forward pass}.
 
-    The time is measured only once, so that a resumed choice repeats the same rounds.
+    The time is measured only once and then stored, so that a resumed choice repeats the same rounds.
     """
     made_of = hash_of(classifier.digest, batch_size, str(classifier.device))
     path = folder / COSTS
@@ -489,7 +492,7 @@ def _pace(folder: Path, classifier: Classifier, images: Images, batch_size: int)
 def _passes(
     field: _Field, narrowing: Narrowing, later: RoundScores | None, count: int, metrics: Sequence[str]
 ) -> dict[str, int]:
-    """Return the number of passes used, and the number that scoring all candidates on all images would need."""
+    """Return the number of passes used, and the number needed to score all candidates on all images."""
     counted = Budget(inf, field.maps, field.scoring)
     taking_part = [item.name for item in field.chosen if item.name not in narrowing.twins]
     whole = counted.per_image(dict.fromkeys(metrics, taking_part)) * count
@@ -504,7 +507,7 @@ def _passes(
 
 
 def _first(names: Sequence[str], images: int) -> int:
-    """Return the largest number of leading images, at most `images`, that does not split a cluster.
+    """Return the largest number of leading images, up to `images`, that does not split a cluster.
 
     `names` contains the cluster of each image.
     """
@@ -514,7 +517,7 @@ def _first(names: Sequence[str], images: int) -> int:
 
 
 def _images(data: SplitTable, classifier: Classifier) -> Images:
-    """Return the first images, prepared for the network.
+    """Return the first images after preprocessing.
 
     Raises:
         UserError: None of these images can be read.
@@ -526,7 +529,7 @@ def _images(data: SplitTable, classifier: Classifier) -> Images:
 
 
 def _layer(classifier: Classifier, image: Images) -> str:
-    """Return the layer that Grad-CAM uses, or "" if the network has no such layer."""
+    """Return the name of the layer that Grad-CAM uses, or "" if the network has no such layer."""
     try:
         return cam_layer(classifier, image)
     except UserError:
@@ -534,7 +537,7 @@ def _layer(classifier: Classifier, image: Images) -> str:
 
 
 def _command(spec: RunSpec, request: _Request) -> str:
-    """Return the equivalent command line, or the Python call if Python objects are used."""
+    """Return the equivalent command line. If Python objects are used, return the Python call instead."""
     # Omit explainers and metrics that the user did not set; the spec contains them because a run requires them.
     chosen = {name for name in ("explainers", "metrics") if not getattr(request, name)}
     within, margin = request.within, request.margin
@@ -549,7 +552,7 @@ def _command(spec: RunSpec, request: _Request) -> str:
 
 
 def _is_named(explainer: Explainer) -> bool:
-    """Return whether an explainer can be specified by name."""
+    """Return whether an explainer can be specified by its name."""
     try:
         return as_explainer(str(explainer)) == explainer
     except UserError:

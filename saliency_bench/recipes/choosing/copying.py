@@ -16,7 +16,7 @@ NORMALISED = "model, x = classifier.taking_normalised(), classifier.normalised(i
 
 
 def load_call(explainer: Explainer) -> str:
-    """Return code that loads an explainer with `load_explainer`, or the name of a user-defined function."""
+    """Return code that loads an explainer with `load_explainer`. For a user-defined function, return its name."""
     if not registry.is_named(explainer.version):
         return f"explainer = {explainer.name}"
     usual = options.defaults(explainer.function)
@@ -25,13 +25,13 @@ def load_call(explainer: Explainer) -> str:
 
 
 def setup(spec: RunSpec, labels: Sequence[str] | None = None) -> str:
-    """Return code that defines network, image and class for `load_call`.
+    """Return code that defines the network, the image and the class that `load_call` needs.
 
     If the settings contain Python objects, return a comment that lists the variables to define.
 
     Args:
         spec: The settings.
-        labels: Class names of the network, used to fill prompt templates.
+        labels: Class names of the network. They are inserted into prompt templates.
     """
     if spec.needs_python:
         return "# define classifier, images (1, 3, H, W), target (1, K) and label as in your program"
@@ -48,14 +48,14 @@ def setup(spec: RunSpec, labels: Sequence[str] | None = None) -> str:
 
 
 def with_imports(package: str, line: str) -> str:
-    """Return a line of `elsewhere`, preceded by the imports and the definitions of network and image."""
+    """Return a line from `elsewhere`, preceded by imports and by the definitions of network and image."""
     return "\n".join([IMPORTS[package].format(name=line.partition("(")[0]), "", NORMALISED, f"maps = {line}"])
 
 
 def elsewhere(explainer: Explainer, layer: str) -> dict[str, str]:
-    """Return {package: line of code that computes the same maps in that package}, from the explainer's declaration.
+    """Return {package: line of code that computes the same maps with that package}, from the explainer's declaration.
 
-    If a line cannot express an option that was changed from its default, the line is left out.
+    If an option was changed from its default and a line cannot express this, the line is left out.
 
     Args:
         explainer: Explainer with its options.

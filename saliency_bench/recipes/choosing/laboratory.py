@@ -1,4 +1,7 @@
-"""Compute scores for the rounds of `choose`: a growing run, and a second run for the test with random weights."""
+"""Compute scores for the rounds of `choose`.
+
+The scores come from a growing run, and from a second run for the test with random weights.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,15 +29,15 @@ OF_CLASS = "saliency_class_sensitivity"
 
 @dataclass
 class RunLaboratory:
-    """Laboratory that computes scores with runs.
+    """Implementation of `Laboratory` that computes scores with runs.
 
     Attributes:
         folder: Output folder of `choose`.
-        settings: Settings of the runs, except explainers, metrics, limit and folder.
+        settings: Settings of the runs, except for explainers, metrics, limit and folder.
         objects: Python objects in the settings.
         explainers: {candidate: argument for a run}.
         metrics: {metric: argument for a run}.
-        maps: Function that returns a candidate's maps of the first images, or None.
+        maps: Function that returns a candidate's maps for the first images, or None.
         progress: Whether to show lines and progress bars.
         checks: {candidate: effect of random weights and of a different class on the maps}.
     """
@@ -49,7 +52,7 @@ class RunLaboratory:
     checks: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def scores(self, lineup: Mapping[str, Sequence[str]], images: int) -> RoundScores:
-        """Return the scores of the candidates in {metric: candidates} on the first images of the run."""
+        """Return the scores on the first images of the run, for the candidates in {metric: candidates}."""
         together: dict[tuple[str, ...], list[str]] = {}
         for name in dict.fromkeys(name for names in lineup.values() for name in names):
             together.setdefault(tuple(metric for metric in lineup if name in lineup[metric]), []).append(name)
@@ -83,7 +86,7 @@ class RunLaboratory:
         return {name for name in names if self.checks[name]["verdict"] == STAYS}
 
     def twins(self, names: Sequence[str]) -> dict[str, str]:
-        """Return {candidate: an earlier candidate with the same maps on the first images}."""
+        """Return {candidate: an earlier candidate with the same maps for the first images}."""
         twin_of: dict[str, str] = {}
         different: dict[str, Maps] = {}
         for name in names:
@@ -112,7 +115,7 @@ class RunLaboratory:
 
 
 def scores_of(run: Run, lineup: Mapping[str, Sequence[str]]) -> RoundScores:
-    """Return the scores of the candidates in {metric: candidates} in a run, oriented so that higher is better."""
+    """Return a run's scores for the candidates in {metric: candidates}, oriented so that higher is better."""
     cells = {(cell.explainer_text, cell.metric_text): cell for cell in run.cells}
     wanted = [(name, metric) for metric, names in lineup.items() for name in names]
     first = {metric: cells[names[0], metric] for metric, names in lineup.items()}
@@ -127,7 +130,7 @@ def scores_of(run: Run, lineup: Mapping[str, Sequence[str]]) -> RoundScores:
 
 @contextmanager
 def _errors_only(wanted: bool) -> Iterator[None]:
-    """Suppress warnings if `wanted` is set."""
+    """Inside this context, suppress warnings if `wanted` is true."""
     before = LOGGER.level
     if wanted:
         LOGGER.setLevel(ERROR)

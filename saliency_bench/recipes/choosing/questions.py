@@ -9,14 +9,14 @@ from saliency_bench.errors import UserError, unknown
 
 @dataclass(frozen=True)
 class ChoiceQuestion:
-    """A question, the metrics used to answer the question, and the limits of the answer.
+    """A question, the metrics used to answer it, and the limits of the answer.
 
     Attributes:
-        name: Name in the command.
+        name: Name by which the command refers to the question.
         about: Text that completes "the best for ...".
         metrics: Metrics, each of which is evaluated separately.
-        silent: What the answer does not show.
-        complement: Name of the question whose answer shows this, or "".
+        silent: Description of what the answer does not show.
+        complement: Name of the question whose answer shows what `silent` describes, or "".
         masks: Whether the metrics need masks.
         baselines: Whether a method must beat the baselines. False if the baselines are best by design.
     """
@@ -76,7 +76,8 @@ def questions_of(names: Sequence[str], metrics: Sequence[Metric], has_masks: boo
         has_masks: Whether the dataset has masks.
 
     Raises:
-        UserError: A question is unknown, both arguments are set, or a question needs masks.
+        UserError: A question is unknown, both `names` and `metrics` are set, or a question needs masks that the dataset
+            lacks.
     """
     if names and metrics:
         raise UserError("questions (--for) and metrics (--metrics) cannot be combined; use one of the two")
@@ -113,5 +114,5 @@ def check_metric(metric: Metric) -> None:
 
 
 def metrics_of(questions: Sequence[ChoiceQuestion]) -> list[str]:
-    """Return the distinct metrics of the questions, as named in a run."""
+    """Return the distinct metrics of the questions, under the names that a run uses."""
     return list(dict.fromkeys(str(as_metric(text)) for question in questions for text in question.metrics))

@@ -1,9 +1,9 @@
-"""The rounds of `choose`: score all candidates on a few images, then the unbeaten candidates on more and more images.
+"""The rounds of `choose`: score all candidates on a few images, then score the unbeaten ones on more and more images.
 
-Every metric has a separate race (`read/analysis/sequential.py`). A round requests the scores of all images so far, and
-a run computes the missing scores. The rounds depend only on scores, verdicts and costs. If `choose` is called again,
-for example with more time or images, it therefore repeats the same rounds and loads their scores from the
-run's folder.
+Every metric has a separate race (`read/analysis/sequential.py`). Each round requests the scores for all images so far,
+and a run computes the missing scores. The rounds depend only on scores, verdicts and costs. If `choose` is called
+again, for example with more time or images, it therefore repeats the same rounds and loads their scores from the run's
+folder.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ class RoundScores:
     Attributes:
         values: {(candidate, metric): (n,) scores, oriented so that higher is better; NaN if missing}.
         ids: Ids of the images in the order of the run.
-        groups: Clusters of the images, None for an image without a cluster.
+        groups: Cluster of each image, None for an image without a cluster.
         ranges: {metric: (lowest, highest) possible score before orientation}.
         higher: {metric: whether higher scores are better before orientation}.
     """
@@ -45,7 +45,7 @@ class RoundScores:
     higher: Mapping[str, bool]
 
     def since(self, start: int) -> "RoundScores":
-        """Return the scores of all images from number `start` onwards."""
+        """Return the scores for the images from index `start` onwards."""
         values = {key: scores[start:] for key, scores in self.values.items()}
         return RoundScores(values, self.ids[start:], self.groups[start:], self.ranges, self.higher)
 
@@ -69,11 +69,11 @@ class Laboratory(Protocol):
     """Interface through which the rounds request scores."""
 
     def scores(self, lineup: Mapping[str, Sequence[str]], images: int) -> RoundScores:
-        """Return the scores of the candidates in {metric: candidates} on the first images."""
+        """Return the scores on the first images of the run, for the candidates in {metric: candidates}."""
         ...
 
     def survivors(self, names: Sequence[str], images: int) -> set[str]:
-        """Return the candidates whose maps of the first images do not depend on the network's weights."""
+        """Return the candidates whose maps for the first images do not depend on the network's weights."""
         ...
 
     def twins(self, names: Sequence[str]) -> dict[str, str]:
@@ -83,7 +83,7 @@ class Laboratory(Protocol):
 
 @dataclass
 class Budget:
-    """Time budget, based on the costs of the plan.
+    """Time budget for the rounds, based on the estimated costs.
 
     Attributes:
         limit: Limit in seconds.
@@ -98,19 +98,19 @@ class Budget:
     spent: float = 0.0
 
     def per_image(self, lineup: Mapping[str, Sequence[str]]) -> float:
-        """Return the seconds per image for {metric: candidates}. Each candidate's map is computed only once."""
+        """Return the seconds needed per image for {metric: candidates}. Each candidate's map is computed only once."""
         names = {name for names in lineup.values() for name in names}
         scoring = sum(self.metrics.get((name, metric), 0.0) for metric, names in lineup.items() for name in names)
         return scoring + sum(self.maps.get(name, 0.0) for name in sorted(names))
 
     def spend(self, lineup: Mapping[str, Sequence[str]], images: int) -> None:
-        """Add the cost of these images to the time used."""
+        """Add the cost of scoring these images to the time used."""
         self.spent += self.per_image(lineup) * images
 
 
 @dataclass
 class Contest:
-    """The race of a metric.
+    """The race between the candidates on a metric.
 
     Attributes:
         metric: Metric of the race.
@@ -119,7 +119,7 @@ class Contest:
         second: Second-best candidate.
         ended: Reason why the race has ended, or "" while the race continues.
         images: Number of images used for the decision.
-        limit: Number of images that were read, including images that are not explained.
+        limit: Number of images that were read, including those that are not explained.
         clusters: Number of clusters of the images used.
         scores: Scores of the images used, for the remaining candidates.
     """
@@ -140,7 +140,7 @@ class Round:
     """Record of a round.
 
     Attributes:
-        limit: Limit of the run.
+        limit: Value of the run's setting `limit`.
         images: Number of explained images.
         clusters: Number of clusters of these images.
         lineup: {metric: candidates}.
@@ -156,10 +156,10 @@ class Round:
 
 @dataclass
 class Narrowing:
-    """The rounds of all metrics.
+    """Narrows down the candidates in rounds, for all metrics.
 
     Attributes:
-        laboratory: Source of the scores.
+        laboratory: Object that provides the scores.
         names: {metric: candidates}.
         baselines: Candidates that ignore the network.
         images: Maximum number of images that may be used for the decision.
@@ -169,7 +169,7 @@ class Narrowing:
         first: Number of images in the first round.
         excluded: Candidates whose maps do not change when the weights are randomised.
         checked: Candidates whose maps were checked with randomised weights.
-        twins: {dropped candidate: earlier candidate with the same maps}.
+        twins: {dropped candidate: the earlier candidate with the same maps}.
     """
 
     laboratory: Laboratory
@@ -205,9 +205,9 @@ class Narrowing:
             seen = len(scores.ids)
 
     def _leave_out_twins(self, scores: RoundScores) -> None:
-        """Keep only one of several candidates with the same maps.
+        """If several candidates have the same maps, keep only the first of them.
 
-        The candidates are compared in the first round. Its images are not used for bets.
+        The candidates are compared in the first round, whose images are not used for bets.
         """
         by_scores: dict[tuple[tuple[str, bytes], ...], list[str]] = {}
         for name in dict.fromkeys(name for names in self.names.values() for name in names):
@@ -227,7 +227,7 @@ class Narrowing:
         return {metric: contest.race.left for metric, contest in self.contests.items() if not contest.ended}
 
     def _next(self, limit: int, lineup: Mapping[str, Sequence[str]]) -> int | None:
-        """Return the number of images for the next round, or None if no images or no time are left."""
+        """Return the number of images in the next round, or None if there are no images or no time left."""
         reason = NO_IMAGES if limit >= self.images else ""
         following = min(self.images, limit + self.first * max(1, round((GROWTH - 1) * limit / self.first)))
         # For every image used for the decision, reserve time for a held-out image.
@@ -244,14 +244,17 @@ class Narrowing:
         return None
 
     def _reserved(self, lineup: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-        """Return {metric: candidates} to score on held-out images: the best of each race and the baselines."""
+        """Return {metric: candidates to score on held-out images}.
+
+        The best candidates of each race and the baselines are scored.
+        """
         best = [name for contest in self.contests.values() for name in (contest.leader, contest.second) if name]
         first = [name for names in lineup.values() for name in list(names)[:RESERVED]]
         names = list(dict.fromkeys([*(best or first), *sorted(self.baselines)]))
         return dict.fromkeys(self.names, names)
 
     def _look(self, metric: str, scores: RoundScores, seen: int) -> list[Dropped]:
-        """Bet on the new images of a round, and determine the leaders of the next round."""
+        """Bet on the new images of a round, and determine the leaders for the next round."""
         names = self.names[metric]
         if metric not in self.contests:
             race = Race(names, scores.span(metric), self.margin, largest=self.largest)
@@ -273,7 +276,7 @@ class Narrowing:
     def _lead(self, contest: Contest, scores: RoundScores) -> None:
         """Set the two best candidates of a race.
 
-        Candidates with maps that ignore the network's weights are excluded first.
+        Candidates whose maps ignore the network's weights are excluded first.
         """
         while True:
             ranked = ranking(contest, scores)
@@ -308,14 +311,14 @@ class Narrowing:
         return HOPELESS if self._hopeless(contest) else ""
 
     def _hopeless(self, contest: Contest) -> bool:
-        """Return whether no candidate could be dropped even with all available images and favourable differences."""
+        """Return whether no candidate could be dropped even with all images and with favourable differences."""
         whole = contest.clusters * self.images / max(contest.images, 1)
         needed = [contest.race.needed(name, HOPE) for name in contest.race.left]
         return all(clusters is None or clusters > whole for clusters in needed)
 
 
 def ranking(contest: Contest, scores: RoundScores) -> list[str]:
-    """Return the remaining candidates of a race that have scores for nearly all images, best first."""
+    """Return the remaining candidates in a race that have scores for nearly all images, from best to worst."""
     values = {name: scores.values[name, contest.metric] for name in contest.race.left}
     average = np.nanmedian if contest.race.by_sign else np.nanmean
     scored = {name: int(np.isfinite(numbers).sum()) for name, numbers in values.items()}
@@ -325,7 +328,7 @@ def ranking(contest: Contest, scores: RoundScores) -> list[str]:
 
 
 def lead_over(contest: Contest, other: str, scores: RoundScores) -> Estimate:
-    """Return the lead of a race's leader over another candidate, with a 95 % interval."""
+    """Return the lead of a race's leader over a different candidate, with a 95 % interval."""
     differences = contest.race.differences(
         scores.values[contest.leader, contest.metric], scores.values[other, contest.metric]
     )

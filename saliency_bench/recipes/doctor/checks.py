@@ -1,4 +1,4 @@
-"""Results of `doctor`: each check has a mark, a finding and a fix."""
+"""Results of `doctor`. Each check has a mark, a finding and a fix."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ class Check:
     Attributes:
         name: Name of the check.
         mark: "ok", "look" (worth a look), "undecided" (too few images or too little time), or "wrong".
-        text: Finding as a sentence.
+        text: The finding, as a sentence.
         fix: Suggested fix, or "" if there is nothing to fix.
         values: Numbers that the finding is based on.
     """
@@ -81,7 +81,7 @@ class Gain:
 def gains(declared: np.ndarray, others: Sequence[np.ndarray], codes: np.ndarray, seed: int) -> list[Gain]:
     """Compare each alternative with the declared setting, using the paired test of the reports.
 
-    The p-values are adjusted for all alternatives.
+    The p-values are adjusted for the number of alternatives.
 
     Args:
         declared: (n,) scores of the declared setting: 0 or 1, or NaN for an image without a score.
@@ -100,6 +100,6 @@ def gains(declared: np.ndarray, others: Sequence[np.ndarray], codes: np.ndarray,
 
 
 def first_few(items: Sequence[Any], count: int = 4) -> str:
-    """Format the first items of a list and the number of remaining items."""
+    """Format the first `count` items of a list, and say how many more there are."""
     more = len(items) - count
     return ", ".join(map(str, items[:count])) + (f" and {more} more" if more > 0 else "")

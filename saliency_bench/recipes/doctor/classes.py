@@ -65,11 +65,11 @@ def check_outputs(class_names: Sequence[str] | None, rows: Sequence[Mapping]) ->
 
 
 def check_classes(question: RunQuestion, label_map: bool, refusal: str, rows: Sequence[Mapping]) -> Check:
-    """Check that the classes of the dataset and the network match.
+    """Check that the classes of the dataset match those of the network.
 
     Args:
-        question: Classes of the dataset and the network.
-        label_map: Whether a label map connects the classes.
+        question: The prediction task, which contains the classes of the dataset and of the network.
+        label_map: Whether a label map relates the classes of the dataset to those of the network.
         refusal: Reason why a run with these settings is rejected, or "" if the run is accepted.
         rows: The predictions.
     """
@@ -98,7 +98,7 @@ def check_classes(question: RunQuestion, label_map: bool, refusal: str, rows: Se
 
 
 def check_accuracy(data: SplitTable, question: RunQuestion, rows: Sequence[Mapping]) -> list[Check]:
-    """Compare the accuracy and its interval with chance, and list the classes that are never recognised."""
+    """Compare the accuracy and its interval with chance level, and list the classes that are never recognised."""
     if question.members is None:
         return [Check("accuracy", "undecided", "no label of the dataset is a class of the network")]
     table = pa.Table.from_pylist(list(rows), schema=data.schema)
@@ -144,7 +144,7 @@ def check_accuracy(data: SplitTable, question: RunQuestion, rows: Sequence[Mappi
 
 
 def check_order(question: RunQuestion, seed: int, rows: Sequence[Mapping]) -> tuple[Check, ClassAssignment | None]:
-    """Check that the classes are in the order of the logits.
+    """Check whether the classes are in the order of the logits.
 
     Returns:
         The check, and an assignment that fits better than the declared one, or None.
@@ -181,7 +181,7 @@ def check_order(question: RunQuestion, seed: int, rows: Sequence[Mapping]) -> tu
 
 
 def _chance(question: RunQuestion, rows: Sequence[Mapping]) -> float:
-    """Return the expected accuracy of random guesses with the predictions' class frequencies, but at least 1 / K."""
+    """Return the accuracy expected from random guesses with the predictions' class frequencies, but at least 1 / K."""
     members = question.members or []
     predicted = Counter(row["prediction"] for row in rows)
     hits = sum(predicted[member] for row in rows if row["label"] is not None for member in members[row["label"]])

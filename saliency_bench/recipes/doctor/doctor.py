@@ -46,12 +46,12 @@ FORMAT = 1
 
 @dataclass(frozen=True, repr=False)
 class Diagnosis:
-    """Result of `doctor`. Printing the object shows the output of the command.
+    """Result of `doctor`. Printing it shows the output of the command.
 
     Attributes:
         checks: Checks, each with a mark and a sentence.
         commands: Commands to run next.
-        about: Names of dataset and model, number of images, and seconds.
+        about: Names of the dataset and the model, number of images, and time in seconds.
     """
 
     checks: list[Check]
@@ -60,16 +60,16 @@ class Diagnosis:
 
     @property
     def passed(self) -> bool:
-        """Return True if no check is marked wrong."""
+        """Return whether no check is marked "wrong"."""
         return not self.marked("wrong")
 
     def marked(self, *marks: str) -> list[str]:
-        """Return the names of the checks with one of these marks."""
+        """Return the names of the checks that have one of these marks."""
         return [check.name for check in self.checks if check.mark in marks]
 
     @property
     def rows(self) -> list[tuple[str, str, str]]:
-        """Return the rows of the table, including the header."""
+        """Return the rows of the table, including the header row."""
         rows = ((check.name, check.mark, check.sentence) for check in self.checks)
         return [("check", "mark", "finding"), *rows]
 
@@ -87,7 +87,7 @@ class Diagnosis:
         return {"format": FORMAT, **self.about, "passed": self.passed, "checks": checks, "commands": self.commands}
 
     def to_pandas(self) -> "pd.DataFrame":
-        """Return a frame with a row per check: name, mark, text, fix and values."""
+        """Return a data frame with one row per check. The columns are name, mark, text, fix and values."""
         import pandas as pd
 
         return pd.DataFrame([check.as_dict() for check in self.checks])
@@ -116,11 +116,11 @@ def doctor(
 
     Dataset and network are loaded as in `run`. The images are classified with the declared preprocessing and with
     alternatives. A paired test compares the declared preprocessing with the alternatives, and the declared order of the
-    classes with other orders. Judging accuracy requires 20 images. With fewer images or too little time, a check is
-    undecided.
+    classes with other orders. Checks that judge accuracy need 20 images. With fewer images, or with too little time,
+    they are undecided.
 
     Accuracies, masks and scores depend only on the seed and the number of images. The time limit determines the number
-    of images, up to 256 or `limit`, and which explainers are tried. `within=None` uses all images and explainers.
+    of images (at most 256, or `limit`) and which explainers are tried. `within=None` uses all images and explainers.
 
     Args:
         within: Time limit after loading: "2m", "90s", a number of seconds, or None for no limit.
@@ -129,7 +129,7 @@ def doctor(
         **settings: SETTINGS
 
     Raises:
-        UserError: A problem that prevents the checks and that the caller can fix.
+        UserError: There is a problem that prevents the checks and that the caller can fix.
     """
     seconds = seconds_of(within)
     with modes_kept(settings), without_bars(not progress):
@@ -145,7 +145,7 @@ def doctor(
 
 
 def _load(spec: RunSpec, objects: Objects) -> tuple[SplitTable, RunModel, str]:
-    """Return the samples, the network, and the reason why a run that explains the labels is rejected ("" if accepted).
+    """Return the samples, the network, and the reason why a run that explains the labels is rejected, or "".
 
     Raises:
         UserError: A run is rejected for every kind of target.
@@ -189,7 +189,7 @@ def _diagnosis(
 
 
 def _of_classes(examined: Examined, refusal: str) -> list[Check]:
-    """Return the checks of images, classes and preprocessing."""
+    """Return the checks that concern images, classes and preprocessing."""
     data, model, rows = examined.data, examined.model, examined.rows
     question = model.question
     accuracy = check_accuracy(data, question, rows)

@@ -40,11 +40,11 @@ class Examined:
     Attributes:
         data: Samples of the run.
         model: Network of the run.
-        rows: Predictions of the images, in the format of a run.
-        first: The first batch. `first_rows` contains the predictions of this batch.
+        rows: Predictions for the images, in the format that a run uses.
+        first: The first batch. `first_rows` contains the predictions for it.
         correct: {variant: whether the prediction of each image is correct, or None if unknown}.
         refused: Variants whose images the network rejects.
-        scores: {(baseline, metric): score of each image with a mask}. `scored` contains the predictions of these
+        scores: {(baseline, metric): score of each image with a mask}. `scored` contains the predictions for these
             images.
         sizes: (width, height) of the image files of the first batch.
         grey: Whether all images of the first batch are grey.
@@ -66,7 +66,7 @@ class Examined:
 
     @property
     def images(self) -> Images:
-        """Return the prepared images of the first batch."""
+        """Return the preprocessed images of the first batch."""
         assert self.first.samples is not None
         return self.first.samples.batch.images
 
@@ -74,8 +74,8 @@ class Examined:
 def examine(data: SplitTable, model: RunModel, seconds: float) -> Examined:
     """Read and classify as many of the run's first images as the time allows.
 
-    If there is not enough time for all batches, the number of batches is rounded down to a power of two, so that it
-    rarely depends on the load of the machine.
+    If there is not enough time for all batches, the number of batches is rounded down to a power of two, so that the
+    number rarely depends on the load of the machine.
 
     Raises:
         UserError: None of the first images can be read.
@@ -104,7 +104,7 @@ def examine(data: SplitTable, model: RunModel, seconds: float) -> Examined:
 
 
 def _add(examined: Examined, read: ReadBatch, rows: list[dict]) -> None:
-    """Add a batch: its predictions as declared and with all variants, and the scores of the baselines."""
+    """Add a batch: the predictions with the declared preprocessing and with all variants, and the baselines' scores."""
     data, model = examined.data, examined.model
     examined.rows += rows
     for other in [other for other in examined.correct if other not in examined.refused]:
@@ -129,7 +129,7 @@ def _add(examined: Examined, read: ReadBatch, rows: list[dict]) -> None:
 
 
 def _baseline_maps(model: RunModel, batch: Batch, rows: list[dict], seed: int) -> dict[str, np.ndarray]:
-    """Return {baseline: maps}, the same maps as in a run with this seed. Random maps also depend on the target."""
+    """Return {baseline: maps}. They equal those of a run with this seed. Random maps also depend on the target."""
     question = model.question
     terms = [
         question.target_of(row, np.asarray(row["logits"]))
@@ -146,7 +146,7 @@ def _baseline_maps(model: RunModel, batch: Batch, rows: list[dict], seed: int) -
 
 
 def _read(data: SplitTable, classifier: Classifier, number: int) -> ReadBatch:
-    """Read a batch, leaving out samples beyond the limit."""
+    """Read a batch without the samples beyond the limit."""
     positions = data.batches[number]
     return data.read(classifier, range(positions.start, min(positions.stop, data.count)))
 
@@ -156,7 +156,7 @@ def _predict(data: SplitTable, model: RunModel, read: ReadBatch) -> list[dict]:
 
 
 def _count(spec: RunSpec, images: int, affordable: float) -> int:
-    """Return the number of batches to classify if there is time for `affordable` images."""
+    """Return the number of batches to classify if there is enough time for `affordable` images."""
     size = spec.batch_size
     most = images if spec.limit else min(images, MOST)
     batches = ceil(most / size)

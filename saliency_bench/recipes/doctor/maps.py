@@ -30,11 +30,11 @@ FEWEST = 8  # minimum number of draws to estimate reliability
 
 @dataclass
 class Tried:
-    """An explainer that was tried on some images.
+    """The result of trying an explainer on some images.
 
     Attributes:
-        candidate: The explainer.
-        seconds: Seconds per image, measured or estimated from the number of passes.
+        candidate: The explainer and its cost.
+        seconds: Time in seconds per image, measured or estimated from the number of passes.
         images: Number of explained images; 0 if there was no time.
         draws: Number of draws that each map averages. `of_draws` is the default number.
         reliability: Median reliability of the maps with `draws` draws.
@@ -85,7 +85,7 @@ class _Sample:
 
 
 def check_maps(examined: Examined, until: float) -> MapReport:
-    """Explain a few images with every suitable explainer, cheapest first, until the time is up, and check the maps."""
+    """Explain a few images with every suitable explainer, cheapest first, until the time is up. Then check the maps."""
     sample = _sample(examined)
     if sample is None:
         reason = "no maps can be computed: none of the first images has both a target and finite logits"
@@ -129,7 +129,7 @@ def _shape(classifier: Classifier, module: nn.Module, image: Images) -> list[int
 
 
 def _sample(examined: Examined) -> _Sample | None:
-    """Return the first images that can be explained, or None."""
+    """Select the first images that can be explained. Return None if there are none."""
     question, samples = examined.model.question, examined.first.samples
     if samples is None:
         return None
@@ -154,7 +154,7 @@ def _sample(examined: Examined) -> _Sample | None:
 
 
 def _try(examined: Examined, sample: _Sample, tried: Tried, until: float) -> None:
-    """Explain the images and record the result, with fewer images or draws if time is short."""
+    """Explain the images and record the result. If time is short, use fewer images or draws."""
     left = until - perf_counter()
     network, spec = examined.model.classifier, examined.data.spec
     seed, strict = spec.seed, spec.strict
@@ -188,7 +188,10 @@ def _try(examined: Examined, sample: _Sample, tried: Tried, until: float) -> Non
 
 
 def _with_fewer_draws(explainer: Explainer, share: float) -> tuple[Explainer, float]:
-    """Return (explainer with fewer draws, share of the draws). The share is 0 if the explainer has no such option."""
+    """Return (explainer with fewer draws, share of the draws).
+
+    If the number of draws is not an option of the explainer, the share is 0.
+    """
     draws = {name: value for name, value in explainer.options if name in COUNTS and isinstance(value, int)}
     if "seeds" not in explainer.function.__code__.co_varnames or not draws:
         return explainer, 0.0
@@ -203,7 +206,7 @@ def _draws_of(explainer: Explainer, otherwise: int) -> int:
 
 
 def _problem(images: Images, maps: Maps | None, faults: Mapping[int, str]) -> str:
-    """Return a description of the problem with the maps, or ""."""
+    """Describe the problem with the maps, or return "" if there is none."""
     if faults:
         return f"{len(faults)} of {len(images)} maps: {next(iter(faults.values()))}"
     if maps is None:
@@ -218,7 +221,7 @@ def _problem(images: Images, maps: Maps | None, faults: Mapping[int, str]) -> st
 
 
 def _all_same(first: Tensor, second: Tensor) -> bool:
-    """Return whether the maps (or images) of both batches are equal up to rounding."""
+    """Return whether all maps (or images) in the first batch equal those in the second up to rounding."""
     difference = (first - second).flatten(1).norm(dim=1)
     return bool((difference <= SAME * first.flatten(1).norm(dim=1)).all())
 
@@ -270,7 +273,7 @@ def _other_class(tried: Sequence[Tried]) -> Check:
 
 
 def _reliability(tried: Sequence[Tried]) -> list[Check]:
-    """Check the reliability, at the default number of draws, of explainers that average random draws."""
+    """Check the reliability of explainers that average random draws, at their default number of draws."""
     known = {item.candidate.name: _at_default(item) for item in tried if item.reliability is not None}
     if not known:
         return []
@@ -299,7 +302,10 @@ def _at_default(tried: Tried) -> tuple[float | None, bool, str]:
 
 
 def _more_draws(tried: Tried) -> str:
-    """Return an explainer as text, with enough draws for reliable maps (if unknown, four times the default number)."""
+    """Return an explainer as text, with enough draws for reliable maps.
+
+    If the number of draws that this needs is unknown, four times the default number is used.
+    """
     assert tried.reliability is not None
     explainer, default = tried.candidate.explainer, tried.of_draws or tried.reliability.draws
     option = next((name for name, value in explainer.options if name in COUNTS and value == default), "draws")

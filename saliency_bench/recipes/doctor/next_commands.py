@@ -1,4 +1,4 @@
-"""Estimated time and memory of the full run, and the three commands to run next."""
+"""Estimate the time and memory of the full run, and suggest the three commands to run next."""
 
 from collections.abc import Sequence
 from math import ceil
@@ -22,9 +22,9 @@ FIRST, SECOND = "runs/first", "choices/first"
 
 
 def check_cost(examined: Examined, report: MapReport, has_masks: bool) -> tuple[Check, int]:
-    """Return the check of time and memory, and the number of images for the first run.
+    """Return (check of time and memory, number of images for the first run).
 
-    The passes of metrics are counted as in the plan of a suite.
+    The passes that metrics need are counted as in the plan of a suite.
     """
     data, count = examined.data, examined.data.count
     names = run_explainers(examined, report)
@@ -49,7 +49,7 @@ def check_cost(examined: Examined, report: MapReport, has_masks: bool) -> tuple[
 
 
 def run_explainers(examined: Examined, report: MapReport) -> list[str]:
-    """Return the explainers of the first run: the default, integrated gradients if suitable, and the baselines."""
+    """Return the explainers for the first run: the default, integrated gradients (if suitable), and the baselines."""
     fitting = {item.name for item in report.fitting}
     default, _ = default_explainer(examined.model.classifier, examined.images[:1])
     wanted = dict.fromkeys([default, "integrated_gradients", *reversed(BASELINES)])
@@ -60,9 +60,9 @@ def next_commands(spec: RunSpec, explainers: Sequence[str], limit: int, has_mask
     """Return commands for a run, a power analysis and a choice, or Python calls if the settings contain Python objects.
 
     Args:
-        spec: Settings of the check.
-        explainers: Explainers of the run.
-        limit: Number of images of the run.
+        spec: Settings with which `doctor` was called.
+        explainers: Explainers for the run.
+        limit: Number of images for the run.
         has_masks: Whether metrics that need masks can be included.
     """
     run, choice = _new(FIRST), _new(SECOND)
@@ -85,7 +85,7 @@ def next_commands(spec: RunSpec, explainers: Sequence[str], limit: int, has_mask
 
 
 def _new(path: str) -> str:
-    """Return the path, or a similar path if it already exists."""
+    """Return the path. If it already exists, return a similar path that does not."""
     number = 1
     while Path(path if number == 1 else f"{path}-{number}").exists():
         number += 1
@@ -93,7 +93,7 @@ def _new(path: str) -> str:
 
 
 def _time(seconds: float) -> str:
-    """Format a time with its unit: 0.03 s, 12 s, 4 min, 2.5 h."""
+    """Format a time with its unit, for example as 0.03 s, 12 s, 4 min or 2.5 h."""
     if seconds < 60:
         return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
     return f"{ceil(seconds / 60)} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

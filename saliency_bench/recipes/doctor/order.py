@@ -1,9 +1,9 @@
-"""Test whether another assignment of logits to classes explains the predictions better than the declared one.
+"""Test whether a different assignment of logits to classes explains the predictions better than the declared one.
 
 An assignment with free parameters is fitted on one half of the images and evaluated on the other half, and vice versa,
-so that fitting is no advantage. The assignment must be better than the declared assignment. It must also be better than
-always predicting the most common class. For a network with constant predictions, an assignment could otherwise seem
-better by mapping the predicted logit to the most common class.
+so that fitting gives it no advantage. The assignment must be better than the declared assignment. It must also be
+better than always predicting the most common class. For a network with constant predictions, an assignment could
+otherwise seem better by mapping the predicted logit to the most common class.
 """
 
 from collections import Counter
@@ -27,8 +27,9 @@ class ClassAssignment:
 
     Attributes:
         name: Description of the assignment.
-        logits: (D,) logit of each class of the dataset.
-        gain: Accuracy of this assignment and of the declared assignment on images that were not used for fitting.
+        logits: (D,) index of the logit of each class in the dataset.
+        gain: Comparison of the accuracy of this assignment with that of the declared one, on images that were not used
+            for fitting.
     """
 
     name: str
@@ -36,7 +37,7 @@ class ClassAssignment:
     gain: Gain
 
     def as_dict(self, names: Sequence[str]) -> dict[str, Any]:
-        """Return the assignment as a dict for JSON, with a label map that declares it."""
+        """Return the assignment as a dict for JSON. The dict includes a label map that declares this assignment."""
         label_map = {name: int(logit) for name, logit in zip(names, self.logits, strict=True) if logit != NONE}
         return {"assignment": self.name, "label_map": label_map, **self.gain.as_dict()}
 
@@ -50,7 +51,7 @@ def better_assignment(
     Args:
         labels: (n,) class of each image.
         predictions: (n,) index of the largest logit of each image.
-        declared: (D,) logit of each class, or NONE for a class without a logit.
+        declared: (D,) index of each class's logit, or NONE for a class without a logit.
         classes: Number of logits.
         names: Names of the dataset's classes.
         codes: (n,) cluster of each image.
@@ -83,7 +84,7 @@ SHIFT = "shifted"
 
 
 def _fits(declared: np.ndarray, classes: int, names: Sequence[str]) -> dict[str, Fit]:
-    """Return {name: function that fits an assignment}, simplest first."""
+    """Return {name: function that fits an assignment}, with the simplest kind of assignment first."""
     fits: dict[str, Fit] = {SHIFT: lambda labels, predictions: _shifted(declared, labels, predictions, classes)}
     orders: dict[str, np.ndarray] = {"reversed": np.where(declared == NONE, NONE, classes - 1 - declared)}
     if classes == len(names):
@@ -99,7 +100,7 @@ def _fits(declared: np.ndarray, classes: int, names: Sequence[str]) -> dict[str,
 
 
 def _shifted(declared: np.ndarray, labels: np.ndarray, predictions: np.ndarray, classes: int) -> np.ndarray:
-    """Shift the declared assignment by the offset, in logits, that makes the most predictions match their labels."""
+    """Shift the declared assignment by the offset (in logits) that makes the most predictions match their labels."""
     known = declared[labels] != NONE
     shifts = Counter(((predictions - declared[labels]) % classes)[known].tolist())
     shift = max(shifts, key=lambda number: (shifts[number], -number), default=0)
@@ -107,7 +108,7 @@ def _shifted(declared: np.ndarray, labels: np.ndarray, predictions: np.ndarray, 
 
 
 def _permuted(declared: np.ndarray, labels: np.ndarray, predictions: np.ndarray, classes: int) -> np.ndarray:
-    """Return the one-to-one assignment that matches the most labels. Ties favour the declared logits."""
+    """Return the one-to-one assignment that matches the most labels. In a tie, a class keeps its declared logit."""
     counts = np.zeros((len(declared), classes))
     np.add.at(counts, (labels, predictions), 1.0)
     has_logit = np.flatnonzero(declared != NONE)
@@ -126,7 +127,7 @@ def _ranks(names: Sequence[str]) -> np.ndarray:
 
 
 def _halves(labels: np.ndarray, codes: np.ndarray) -> np.ndarray:
-    """Return a mask, Bool (n,), that selects half of the clusters, with about half of the images of each class."""
+    """Return a mask, bool (n,), that selects half of the clusters, with about half of the images of each class."""
     half, seen, of_cluster = np.zeros(len(labels), dtype=bool), Counter[int](), {}
     for index, (label, code) in enumerate(zip(labels.tolist(), codes.tolist(), strict=True)):
         if code not in of_cluster:
@@ -137,7 +138,7 @@ def _halves(labels: np.ndarray, codes: np.ndarray) -> np.ndarray:
 
 
 def _score(fit: Fit, labels: np.ndarray, predictions: np.ndarray, half: np.ndarray) -> np.ndarray:
-    """Return scores (n,): 1 for images that are classified correctly by an assignment fitted on the other half."""
+    """Return scores (n,): 1 for images that are classified correctly by the assignment fitted on the other half."""
     right = np.zeros(len(labels))
     for chosen in (half, ~half):
         logits = fit(labels[~chosen], predictions[~chosen])
@@ -146,7 +147,7 @@ def _score(fit: Fit, labels: np.ndarray, predictions: np.ndarray, half: np.ndarr
 
 
 def _score_of_most_common(labels: np.ndarray, half: np.ndarray) -> np.ndarray:
-    """Return scores (n,): 1 for images of the most common class of the other half."""
+    """Return scores (n,): 1 for images whose class is the most common one in the other half."""
     right = np.zeros(len(labels))
     for chosen in (half, ~half):
         if (~chosen).any():

@@ -14,7 +14,7 @@ KINDS = ("channel order", "normalisation", "size")
 
 
 def check_preprocessing(examined: Examined) -> list[Check]:
-    """Return one check each for channel order, normalisation and size. P-values are adjusted for all alternatives."""
+    """Return one check each for channel order, normalisation and size, with p-values adjusted for all alternatives."""
     judged = judge(examined)
     return [_check(kind, examined, {v: gain for v, gain in judged.items() if v.kind == kind}) for kind in KINDS]
 
@@ -74,11 +74,11 @@ def _check(kind: str, examined: Examined, judged: dict[Variant, Gain]) -> Check:
 def reconciled(
     order: Check, assignment: ClassAssignment | None, preprocessing: list[Check], accuracy: Mark
 ) -> list[Check]:
-    """Return the checks with at most one cause marked wrong.
+    """Return the checks, of which at most one is marked wrong.
 
-    A wrong order of classes and wrong preprocessing can explain the same mistakes. The alternative with the highest
-    accuracy is marked wrong; the others cannot be judged until this cause is fixed. If the accuracy is at chance level
-    and no alternative explains the mistakes, no check is marked ok.
+    A wrong order of classes and wrong preprocessing can explain the same mistakes. The check whose alternative reaches
+    the highest accuracy is marked wrong. The other checks cannot be judged until this cause is fixed. If the accuracy
+    is at chance level and no alternative explains the mistakes, no check is marked ok.
 
     Args:
         order: Check of the order of classes.
@@ -108,5 +108,5 @@ def reconciled(
 
 
 def _best(check: Check) -> float:
-    """Return the accuracy of the best significant alternative, or 0 if there is none."""
+    """Return the accuracy of the best significant alternative in a check, or 0 if there is none."""
     return max((v["accuracy"] for v in check.values.values() if isinstance(v, dict) and v["p"] < ALPHA), default=0.0)

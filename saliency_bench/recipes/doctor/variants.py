@@ -36,11 +36,11 @@ LARGE, LARGEST = 128, 512  # pixels; images of LARGE or more are not doubled
 
 @dataclass(frozen=True, eq=False)
 class Variant:
-    """Variant of the preprocessing.
+    """A variant of the preprocessing.
 
     Attributes:
         kind: "channel order", "normalisation" or "size".
-        name: Difference from the declared preprocessing.
+        name: Description of the difference from the declared preprocessing.
         fix: Instruction for declaring this variant.
         classifier: The same network with this preprocessing.
         flipped: Whether the channels are in the order BGR.
@@ -55,12 +55,12 @@ class Variant:
     cost: float = 1.0
 
     def answers(self, data: SplitTable, question: RunQuestion, read: ReadBatch) -> list[dict]:
-        """Classify a batch as in a run. Return an empty list if the network rejects images prepared in this way.
+        """Classify a batch as in a run. If the network rejects images prepared in this way, return an empty list.
 
         Args:
             data: Samples of the run.
             question: Prediction task of the run.
-            read: The batch, prepared as declared.
+            read: The batch, with the declared preprocessing.
         """
         try:
             if self.kind == "size":
@@ -78,7 +78,7 @@ def variants(classifier: Classifier, images: Images, sizes: Sequence[tuple[int, 
 
     Args:
         classifier: The network as declared.
-        images: Some prepared images of shape (B, 3, H, W).
+        images: Some preprocessed images, of shape (B, 3, H, W).
         sizes: (width, height) of the image files.
     """
     return [
@@ -112,7 +112,10 @@ def _normalisations(classifier: Classifier, images: Images) -> Iterator[Variant]
 
 
 def _sizes(classifier: Classifier, images: Images, stored: Sequence[tuple[int, int]]) -> Iterator[Variant]:
-    """Yield variants with a different size: half to double the side, 224, 256 or the stored size, cropped or not."""
+    """Yield variants with a different size, with or without cropping.
+
+    The sizes are half to double the side, 224, 256 and the stored size.
+    """
     height, width = images.shape[2:]
     short = min(height, width)
     pixels = float(height * width)

@@ -1,1 +1,4 @@
-"""Check of the metrics on networks with a known correct map: does each metric rank this map above damaged maps?"""
+"""Check the metrics on networks whose correct map is known.
+
+Each metric should score this map higher than damaged maps.
+"""

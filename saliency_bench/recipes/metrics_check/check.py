@@ -1,8 +1,8 @@
 """Score correct and damaged maps with every metric, and count the images for which the correct map scores higher.
 
 Each kind of evidence has its own run, so an interrupted check can be resumed. The counts of all runs are written to a
-small CSV file, which is the source of the page and the figure. Interventions verify that the network uses the intended
-evidence.
+small CSV file, which is the source of the page and the figure. Interventions on the images verify that the network uses
+the intended evidence.
 """
 
 import csv
@@ -63,18 +63,19 @@ FLIPS = {
 
 @dataclass(frozen=True)
 class Count:
-    """Number of images for which the correct map scores higher than a damaged map.
+    """Number of images on which a metric scores the correct map higher than a damaged map.
 
     Attributes:
         kind: Name of the kind of evidence.
-        metric: Name of the metric with its non-default options, or "intervention" for changes to the picture.
-        damage: Name of the damage to the map, or of the change to the picture.
-        ahead: Number of images for which the correct map has the better score, or the decision changes.
+        metric: Name of the metric with its non-default options, or "intervention" for changes to the image.
+        damage: Name of the damage to the map, or of the change to the image.
+        ahead: Number of images for which the correct map has the better score. For an intervention: for which the
+            decision changes.
         ties: Number of images for which both maps have the same score.
         behind: Number of images for which the damaged map has the better score.
         left_out: Number of images for which at least one of the two maps has no score.
         verdict: 1 if the metric detects the damage, -1 if the damage misleads the metric, 0 if neither is significant,
-            None before `judged`.
+            and None before `judged` is called.
     """
 
     kind: str
@@ -88,17 +89,17 @@ class Count:
 
     @property
     def n(self) -> int:
-        """Return the number of images for which both maps have a score."""
+        """Return the number of images for which both the correct and the damaged map have a score."""
         return self.ahead + self.ties + self.behind
 
     @property
     def rate(self) -> float:
-        """Return the detection rate, in which a tie counts as half, or NaN if there are no images."""
+        """Return the detection rate, or NaN if there are no images. A tie counts as half a detection."""
         return (self.ahead + self.ties / 2) / self.n if self.n else np.nan
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Return Wilson's 95 % interval of the rate. With ties, the interval is wider than necessary."""
+        """Return the rate's 95 % Wilson interval. If there are ties, the interval is wider than necessary."""
         return wilson(self.rate, self.n, Z) if self.n else (0.0, 1.0)
 
     @property
@@ -115,8 +116,8 @@ class Count:
 def judged(counts: Sequence[Count]) -> list[Count]:
     """Return the counts with verdicts from exact sign tests, which ignore ties.
 
-    The p-values are corrected with Holm's method (1979) for all counts together, so the probability that any verdict is
-    due to chance is at most 5 %.
+    Holm's method (1979) corrects the p-values of all counts together, so the probability that any verdict is due to
+    chance is at most 5 %.
     """
     p = [binomtest(count.ahead, untied).pvalue if (untied := count.ahead + count.behind) else 1.0 for count in counts]
     order = np.argsort(p, kind="stable")
@@ -144,7 +145,7 @@ def is_alignment(inputs: Collection[str]) -> bool:
 
 
 def drawings(kind: str, images: int = IMAGES, seed: int = 0) -> list[Scene]:
-    """Return the first `images` drawings for a kind of evidence."""
+    """Return the first `images` drawings that are used for a kind of evidence."""
     return [_drawn(index, KINDS[kind].layout, seed) for index in range(images)]
 
 
@@ -161,13 +162,13 @@ def decided_class(kind: str, drawing: Scene) -> int:
 
 
 def classifier_of(kind: str) -> Classifier:
-    """Return the network `kind` as a classifier that normalises with the grey of the drawings as the mean."""
+    """Return the network `kind` as a classifier. Its normalisation uses the grey of the drawings as the mean."""
     classes = list(KINDS[kind].classes)
     return load_classifier(network(kind), mean=GROUND, std=1, labels=classes, layer="features", name=kind, device="cpu")
 
 
 def dataset_of(kind: str, images: int = IMAGES, seed: int = 0) -> Dataset:
-    """Return the pictures for a kind of evidence as a `datasets.Dataset`."""
+    """Return the images for a kind of evidence as a `datasets.Dataset`."""
     rows = [
         {"image_id": f"{kind}-{index:03d}", "image": drawing.picture(), "label": decided_class(kind, drawing),
          "mask": mask_of(kind, drawing).astype(np.uint8) * 255, "scene": (*drawing.stripes, 0)[0],
@@ -181,7 +182,7 @@ def dataset_of(kind: str, images: int = IMAGES, seed: int = 0) -> Dataset:
 
 
 def mask_of(kind: str, drawing: Scene) -> np.ndarray:
-    """Return the mask of a drawing for a kind of evidence, bool (H, W)."""
+    """Return the mask of a drawing, bool (H, W), which depends on the kind of evidence."""
     return inside(drawing.coloured[:1]) if KINDS[kind].mask == "evidence" else drawing.mask
 
 
@@ -192,8 +193,8 @@ def check_metrics(
 
     Args:
         out: Output folder for the runs and the CSV file.
-        images: Number of pictures for each kind of evidence.
-        seed: Seed of the pictures.
+        images: Number of images for each kind of evidence.
+        seed: Seed with which the images are drawn.
         kinds: Names of the kinds of evidence.
         progress: Whether to show progress bars.
     """
@@ -212,7 +213,7 @@ def check_metrics(
 
 
 def counted(kind: str, run: Run) -> list[Count]:
-    """Return a count for each metric and each kind of damage in a run."""
+    """Return a count for each metric and each kind of damage, from the scores of a run."""
     by_name = {(cell.metric_text, cell.explainer): cell for cell in run.cells}
     counts = []
     for metric in dict.fromkeys(cell.metric_text for cell in run.cells):
@@ -225,7 +226,7 @@ def counted(kind: str, run: Run) -> list[Count]:
 
 
 def compared(right: np.ndarray, damaged: np.ndarray) -> tuple[int, int, int, int]:
-    """Return (ahead, ties, behind, left out) for two arrays of scores. Higher is better; NaN is a missing score."""
+    """Return (ahead, ties, behind, left out) for two arrays of scores. Higher is better, and a missing score is NaN."""
     both = np.isfinite(right) & np.isfinite(damaged)
     right, damaged = right[both], damaged[both]
     equal = np.abs(right - damaged) <= TIE * np.maximum(np.abs(right), np.abs(damaged))
@@ -234,7 +235,7 @@ def compared(right: np.ndarray, damaged: np.ndarray) -> tuple[int, int, int, int
 
 
 def interventions(kind: str, images: int = IMAGES, seed: int = 0) -> list[Count]:
-    """Count, for each type of change, the pictures for which the decision of the network changes."""
+    """For each type of change, count the images for which the change alters the network's decision."""
     counts, net = [], network(kind)
     for change in FLIPS:
         flips = 0
@@ -246,7 +247,7 @@ def interventions(kind: str, images: int = IMAGES, seed: int = 0) -> list[Count]
 
 
 def intervened(kind: str, drawing: Scene, change: str, number: int) -> Scene:
-    """Return a drawing with its evidence replaced or erased, or with everything else changed."""
+    """Return a drawing in which the evidence was replaced or erased, or in which everything else was changed."""
     reads, grid = KINDS[kind].reads, drawing.layout == "grid"
     if change == "evidence erased":
         return _without_evidence(reads, drawing)
@@ -274,7 +275,7 @@ def _without_evidence(reads: str, drawing: Scene) -> Scene:
 
 
 def _moved(box: tuple[int, int, int], quadrant: int) -> tuple[int, int, int]:
-    """Return a box moved to the same position in another quadrant."""
+    """Return a box moved to the corresponding position in a different quadrant."""
     return quadrant // 2 * CELL + box[0] % CELL, quadrant % 2 * CELL + box[1] % CELL, box[2]
 
 

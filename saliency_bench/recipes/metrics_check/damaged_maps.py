@@ -16,23 +16,23 @@ RIGHT = "right_map"
 
 
 def right_map(classifier: Classifier, images: Images, target: Target) -> Maps:
-    """Return the contribution of each pixel to the logits, weighted by the target."""
+    """Return each pixel's contributions to the logits, summed with the target's weights."""
     return torch.einsum("bkhw,bk->bhw", _evidence(classifier, images), target)
 
 
 def shifted(classifier: Classifier, images: Images, target: Target) -> Maps:
-    """Return the correct map shifted four pixels to the right, so that it misses half of the evidence."""
+    """Return the correct map, shifted four pixels to the right. It then misses half of the evidence."""
     return right_map(classifier, images, target).roll(SHIFT, dims=2)
 
 
 def blurred(classifier: Classifier, images: Images, target: Target) -> Maps:
-    """Return the correct map, blurred with a Gaussian with a standard deviation of three pixels."""
+    """Return the correct map, blurred with a Gaussian whose standard deviation is three pixels."""
     size = 2 * round(3 * SIGMA) + 1
     return gaussian_blur(right_map(classifier, images, target), [size, size], [SIGMA, SIGMA])
 
 
 def half_wrong(classifier: Classifier, images: Images, target: Target) -> Maps:
-    """Return the correct map with its right half moved to another part of the picture."""
+    """Return the correct map with its right half moved to a different part of the image."""
     maps = right_map(classifier, images, target)
     columns = torch.arange(maps.shape[2], device=maps.device)
     weight = maps.abs().sum(1)
@@ -47,19 +47,19 @@ def sign_flipped(classifier: Classifier, images: Images, target: Target) -> Maps
 
 
 def peaked(classifier: Classifier, images: Images, target: Target) -> Maps:
-    """Return only the strongest pixel of the correct map."""
+    """Return a map that contains only the strongest pixel of the correct map."""
     maps = right_map(classifier, images, target)
     return maps * (maps.abs() == maps.abs().amax((1, 2), keepdim=True))
 
 
 def other_class(classifier: Classifier, images: Images, target: Target) -> Maps:
-    """Return the correct map of the most likely class that is not in the target."""
+    """Return the correct map for the most likely class that is not in the target."""
     logits = classifier(images).masked_fill(target > 0, -torch.inf)
     return right_map(classifier, images, functional.one_hot(logits.argmax(1), logits.shape[1]).float())
 
 
 def whole_object(classifier: Classifier, images: Images, target: Target) -> Maps:
-    """Return 1 on every object and 0 elsewhere. An object is brighter than the scene."""
+    """Return a map that is 1 on every object and 0 elsewhere. Objects are brighter than the scene."""
     one_way = torch.tensor([1.0, 2, 1], device=images.device) / 4  # averages out the fine stripes
     kernel = torch.outer(one_way, one_way)[None, None]
     grey = functional.pad(images.mean(1, keepdim=True), (1, 1, 1, 1), mode="replicate")
@@ -67,7 +67,7 @@ def whole_object(classifier: Classifier, images: Images, target: Target) -> Maps
 
 
 def _evidence(classifier: Classifier, images: Images) -> Tensor:
-    """Return the evidence (B, K, H, W). It does not change if a constant is subtracted from all pixels."""
+    """Return the evidence (B, K, H, W). Subtracting a constant from all pixels does not change it."""
     network: Any = classifier.model  # a `known_networks.KnownEvidence`
     return network.evidence(images)
 

@@ -2,7 +2,7 @@
 
     object layout   both patches are on the object
     scene layout    the coloured patch is on the object, the striped patch is next to the object
-    grid layout     four cells with an object each; one object has the coloured patch, and its cell is the mask
+    grid layout     four cells with one object each; one object has the coloured patch, and its cell is the mask
 
 Colour, stripes and position are independent of each other. Colour does not change a pixel's mean over the channels, and
 stripes and noise are grey. A network that detects one property therefore does not respond to the other properties.
@@ -31,7 +31,7 @@ Box = tuple[int, int, int]  # top, left, side
 
 @dataclass(frozen=True)
 class Scene:
-    """Description of a picture.
+    """Description of an image to draw.
 
     Attributes:
         layout: One of `LAYOUTS`.
@@ -58,7 +58,7 @@ class Scene:
 
     @property
     def mask(self) -> np.ndarray:
-        """Return the mask of the object, or in the grid layout the mask of its cell, bool (H, W)."""
+        """Return the mask, bool (H, W): the object or, in the grid layout, the object's cell."""
         top, left, _ = self.coloured[0]
         cell = (top // CELL * CELL, left // CELL * CELL, CELL)
         return inside([cell] if self.layout == "grid" else self.objects[:1])
@@ -70,7 +70,7 @@ class Scene:
                        stripes=self.stripes[beside], striped=self.striped[beside])  # fmt: skip
 
     def picture(self) -> np.ndarray:
-        """Draw the picture, uint8 (H, W, 3)."""
+        """Draw the image, uint8 (H, W, 3)."""
         grey, chroma = (uniform(seed_of(name, self.noise), SIDE**2).reshape(SIDE, SIDE) for name in ("grey", "chroma"))
         values = np.where(inside(self.objects), OBJECT, GROUND) + NOISE * (2 * grey - 1)
         for kind, box in zip(self.stripes, self.striped, strict=True):
@@ -83,13 +83,13 @@ class Scene:
 
 
 def texture(kind: int) -> np.ndarray:
-    """Return the stripes of a class, values +1 and -1, shape (H, W)."""
+    """Return the stripes of a class, of shape (H, W) with the values +1 and -1."""
     row, column = np.indices((SIDE, SIDE))
     return 1 - 2 * (column % 2, row % 2, (row + column) % 2, column // 2 % 2)[kind]
 
 
 def inside(boxes: tuple[Box, ...] | list[Box]) -> np.ndarray:
-    """Return a mask of the pixels in boxes, Bool (H, W)."""
+    """Return a mask, bool (H, W), of the pixels in the boxes."""
     pixels = np.zeros((SIDE, SIDE), bool)
     for top, left, side in boxes:
         pixels[top : top + side, left : left + side] = True
@@ -97,15 +97,15 @@ def inside(boxes: tuple[Box, ...] | list[Box]) -> np.ndarray:
 
 
 def quadrant_of(box: Box) -> int:
-    """Return the quadrant of a box's top left corner: 0 to 3, row by row."""
+    """Return the quadrant that contains a box's top left corner: 0 to 3, row by row."""
     return box[0] // CELL * 2 + box[1] // CELL
 
 
 def draw(index: int, layout: str, seed: int = 0) -> Scene:
-    """Return drawing number `index`.
+    """Return the drawing with this index.
 
-    The properties are colour, stripes and quadrant. In 16 consecutive drawings, each combination of two properties
-    occurs once.
+    The properties are colour, stripes and quadrant. In 16 consecutive drawings, each combination of values of two
+    properties occurs once.
     """
     for attempt in count():  # draw positions until nothing overlaps
         values = iter(uniform(seed_of("known evidence", layout, seed, index, attempt), 32).tolist())
@@ -120,7 +120,7 @@ def _below(values: Iterator[float], limit: int) -> int:
 
 
 def _within(values: Iterator[float], area: Box, side: int) -> Box:
-    """Return a random square box with this side length within an area."""
+    """Return a random square box with this side length that lies within an area."""
     room = area[2] - side + 1
     return area[0] + _below(values, room), area[1] + _below(values, room), side
 
@@ -157,6 +157,6 @@ def _grid(index: int, layout: str, values: Iterator[float], noise: int) -> Scene
 
 
 def _apart(boxes: list[Box]) -> bool:
-    """Return whether all of these boxes are at least one pixel apart."""
+    """Return whether all boxes are at least one pixel apart from each other."""
     grown = [inside([(max(top - 1, 0), max(left - 1, 0), side + 1)]) for top, left, side in boxes]
     return int(np.sum(grown, axis=0).max()) == 1

@@ -1,4 +1,4 @@
-"""Heat map of the detection rates of metrics, for each kind of damage."""
+"""Draw a heat map of the metrics' detection rates for each kind of damage."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ MAP = LinearSegmentedColormap.from_list("detection", ["#b3541e", "#fdfdfb", COLO
 
 
 def draw_figure(rates: Sequence[tuple[str, Sequence[Count | None]]], path: Path) -> None:
-    """Draw a heat map of rates as percentages. Each row is (name of a metric, count for each kind of damage)."""
+    """Draw a heat map of detection rates in percent. Each row is (name of a metric, count for each kind of damage)."""
     with rc_context(STYLE | {"font.size": 7}):
         figure = Figure(figsize=(WIDTH, ROW * len(rates) + 0.95), layout="constrained")
         axes = figure.subplots()

@@ -3,9 +3,10 @@
     logit_k = sum over positions q and features f of  c_kf(q) = gate_k(q) head_kf relu(features_f(image))(q)
     e_k(p)  = sum over q and f of c_kf(q) |w_f(p - q)| / sum |w_f|,    so that the sum of e_k is logit_k
 
-`features` detects colours or textures, `head` weights each feature for each class, and `gate` weights each position.
-The contribution of a feature at a position is divided among the pixels in the filter's receptive field, in proportion
-to the magnitudes of the filter's weights w. e_k is the correct map of class k. A colour filter reads a single pixel.
+`features` detects colours or textures, `head` contains a weight per feature and class, and `gate` contains a weight per
+position. The contribution of a feature at a position is divided among the pixels in the filter's receptive field, in
+proportion to the magnitudes of the filter's weights w. e_k is the correct map of class k. Filters for colours read a
+single pixel.
 """
 
 from dataclasses import dataclass
@@ -23,12 +24,12 @@ AGAINST = 0.2  # weight of a feature against each other class, relative to the w
 
 
 class KnownEvidence(nn.Module):
-    """A network from images (B, 3, H, W) to logits (B, K), with the evidence in each pixel for each class.
+    """A network whose evidence is known: it maps images (B, 3, H, W) to logits (B, K).
 
     Args:
-        features: A convolution.
+        features: Convolution that detects features.
         head: A 1 x 1 convolution from features to classes.
-        gate: Factors of the evidence, (K, H, W) or (1, 1, 1).
+        gate: Factors by which the evidence is multiplied, (K, H, W) or (1, 1, 1).
     """
 
     gate: Tensor
@@ -57,7 +58,7 @@ class Kind:
     """A kind of evidence.
 
     Attributes:
-        layout: Layout of the pictures.
+        layout: Layout of the images.
         reads: Property of the drawing that determines the class: "colour", "quadrant" or "stripes".
         classes: Names of the classes.
         about: Short description of the evidence.
@@ -82,7 +83,7 @@ KINDS = {
 
 
 def network(kind: str) -> KnownEvidence:
-    """Return the frozen network for a kind of evidence, in evaluation mode."""
+    """Return the frozen network `kind`, in evaluation mode."""
     entry = KINDS[kind]
     if entry.reads == "stripes":
         features, unit = _texture_features(), 0.07 * 35
@@ -98,7 +99,10 @@ def network(kind: str) -> KnownEvidence:
 
 
 def _folded(wide: Tensor, height: int, width: int) -> Tensor:
-    """Crop maps to (N, height, width) and add the values in the margin to the border pixels that padding replicated."""
+    """Crop maps to (N, height, width).
+
+    The values in the margin are added to the border pixels that padding had replicated.
+    """
     maps = wide
     for dim, size in ((1, height), (2, width)):
         margin = (maps.shape[dim] - size) // 2
@@ -109,12 +113,12 @@ def _folded(wide: Tensor, height: int, width: int) -> Tensor:
 
 
 def _contrasted(speaks: Tensor) -> Tensor:
-    """Return 1 where a feature is evidence for a class (`speaks` is 1), and `-AGAINST` elsewhere (`speaks` is 0)."""
+    """Return 1 where a feature is evidence for a class (`speaks` is 1), else `-AGAINST` (`speaks` is 0)."""
     return speaks - AGAINST * (1 - speaks)
 
 
 def _colour_features() -> nn.Conv2d:
-    """Return a convolution with four channels and thresholds for red, green, yellow and blue."""
+    """Return a convolution with four channels, which detect red, green, yellow and blue, and its thresholds."""
     directions = torch.tensor([[1.0, -1, 0], [-1, 1, 0], [0.5, 0.5, -1], [-0.5, -0.5, 1]])
     features = nn.Conv2d(3, CLASSES, 1)
     features.load_state_dict({"weight": directions[:, :, None, None], "bias": torch.full((CLASSES,), -COLOUR_FROM)})
@@ -122,7 +126,7 @@ def _colour_features() -> nn.Conv2d:
 
 
 def _texture_features() -> nn.Conv2d:
-    """Return a convolution with eight channels and thresholds: the response to each texture and its negative."""
+    """Return a convolution with eight channels: the response to each texture, and the negative of each response."""
     fine, wide = torch.tensor([0, -1, 2, -1, 0]) / 4, torch.tensor([-1, 0, 2, 0, -1]) / 4
     smooth = torch.tensor([0, 1, 2, 1, 0]) / 4
     filters = torch.stack([torch.outer(smooth, fine), torch.outer(fine, smooth), torch.outer(fine, fine),
@@ -134,6 +138,6 @@ def _texture_features() -> nn.Conv2d:
 
 
 def _quadrants() -> Tensor:
-    """Return a gate (K, H, W) that makes each quadrant evidence for one class."""
+    """Return a gate (K, H, W) in which each quadrant is evidence for one class."""
     cells = torch.arange(SIDE) // CELL
     return _contrasted((cells[:, None] * 2 + cells == torch.arange(CLASSES)[:, None, None]).float())

@@ -1,4 +1,4 @@
-"""Generate the documentation page about the metrics check from its counts."""
+"""Generate the documentation page about the metrics check from the check's counts."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -206,7 +206,7 @@ def page(counts: Sequence[Count], picture: str = "pictures/metrics-check.svg") -
 
 
 def write_page(counts: Sequence[Count], folder: Path) -> Path:
-    """Write the page and its figure to a folder, and return the path of the page."""
+    """Write the page and its figure to a folder. Return the path of the page."""
     (folder / "pictures").mkdir(parents=True, exist_ok=True)
     draw_figure(pooled(counts), folder / "pictures" / "metrics-check.svg")
     write_text(folder / "metrics_check.md", page(counts))
@@ -214,7 +214,7 @@ def write_page(counts: Sequence[Count], folder: Path) -> Path:
 
 
 def name_of(metric: str) -> str:
-    """Return the name of a metric as displayed on the page."""
+    """Return the name under which the page displays a metric."""
     return metric.removeprefix("saliency_").replace("_", " ")
 
 
@@ -225,7 +225,7 @@ def family_of(metric: str) -> str:
 
 
 def metrics_of(counts: Iterable[Count]) -> list[str]:
-    """Return the metrics, grouped by family."""
+    """Return the names of the metrics, grouped by family."""
     order = list(FAMILIES)
     return sorted(
         dict.fromkeys(count.metric for count in counts), key=lambda name: (order.index(family_of(name)), name)
@@ -233,7 +233,7 @@ def metrics_of(counts: Iterable[Count]) -> list[str]:
 
 
 def pooled(counts: Iterable[Count]) -> list[tuple[str, list[Count | None]]]:
-    """Return the rows of the figure: (name of a metric, its count over all networks for each kind of damage)."""
+    """Return the rows of the figure: (name of a metric, its count for each kind of damage over all networks)."""
     counts = [count for count in counts if count.metric != "intervention"]
     rows = []
     for metric in metrics_of(counts):
@@ -253,11 +253,11 @@ def listed(names: Iterable[str]) -> str:
 
 
 def sorted_out(counts: Sequence[Count], wanted: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
-    """Sort metrics by whether they detect these kinds of damage.
+    """Group metrics according to whether they detect these kinds of damage.
 
     Returns:
-        Three lists: metrics that detect all kinds with every network they were tested with, other metrics that detect
-        at least one kind with some network, and metrics that are misled at least once.
+        Three lists: metrics that detect all kinds with every network on which they were tested, other metrics that
+        detect at least one kind with some network, and metrics that are misled at least once.
     """
     sees, partly, wrong = [], [], []
     for metric in metrics_of(counts):
@@ -272,7 +272,7 @@ def sorted_out(counts: Sequence[Count], wanted: Sequence[str]) -> tuple[list[str
 
 
 def questions(counts: Sequence[Count]) -> str:
-    """Return the table of questions."""
+    """Return the table that answers the page's questions."""
     lines = [
         "| question about the map | metrics that detect the damage with every network | metrics that detect it only "
         "with some networks | metrics that are misled with at least one network |",
@@ -315,19 +315,19 @@ def short(counts: Sequence[Count]) -> str:
 
 
 def with_one(metric: str) -> str:
-    """Return the name of a metric, with a note if it was tested with only one network."""
+    """Return the name of a metric. If it was tested with only one network, a note is added."""
     return name_of(metric) + " (tested with one network)" * (metric in OF_PAIRS)
 
 
 def misled_by_object(counts: Sequence[Count]) -> int:
-    """Return the number of alignment metrics that are misled when the mask is not the evidence."""
+    """Return the number of alignment metrics that are misled if the mask is not the evidence."""
     return len({count.metric for count in counts
                 if count.misled and KINDS[count.kind].mask == "object"
                 and family_of(count.metric) == "Alignment"})  # fmt: skip
 
 
 def alignment(counts: Sequence[Count]) -> str:
-    """Return the section that compares a map of the whole object with the correct map."""
+    """Return the section that compares a map of the entire object with the correct map."""
     names = [name for name in metrics_of(counts) if family_of(name) == "Alignment"]
     shown = {(count.kind, count.metric): count for count in counts if count.damage == "whole object"}
     cells = {metric: count for (kind, metric), count in shown.items() if kind == "context"}
@@ -362,7 +362,10 @@ def alignment(counts: Sequence[Count]) -> str:
 
 
 def misled(counts: Sequence[Count]) -> str:
-    """Return a list of the kinds of damage that mislead each metric, grouped by family, with networks and rates."""
+    """Return a list of the kinds of damage that mislead each metric.
+
+    For each kind, the list names the networks and the rates.
+    """
     parts = []
     for family, reason in ABOUT.items():
         lines = []
@@ -382,7 +385,7 @@ def misled(counts: Sequence[Count]) -> str:
 
 
 def because(counts: Sequence[Count], family: str) -> list[str]:
-    """Return the reasons why metrics of a family are misled, each with the names of these metrics."""
+    """Return the reasons why metrics in a family are misled. Each reason names the metrics that it applies to."""
     lines = []
     for names, wanted, reason in REASONS:
         here = [name for name in metrics_of(counts) if name_of(name) in names and family_of(name) == family]
@@ -402,9 +405,9 @@ def either(names: Sequence[str]) -> str:
 
 
 def on_grey(counts: Sequence[Count]) -> list[str]:
-    """Compare the detection rates of the blurred map for grey and for black replacement.
+    """Compare the detection rates of the blurred map with grey replacement and with black replacement of pixels.
 
-    Only metrics that are misled with black replacement are listed.
+    Only metrics that are misled when pixels are replaced by black are listed.
     """
     lines = []
     for grey in ON_GREY:
@@ -423,7 +426,7 @@ def on_grey(counts: Sequence[Count]) -> list[str]:
 
 
 def by_damage(cells: Sequence[Count], ties: bool = False) -> str:
-    """Format kinds of damage with their networks, with a note if most images are ties."""
+    """List kinds of damage with the networks on which they occur. A note is added if most images are ties."""
     texts = []
     for damage in dict.fromkeys(count.damage for count in cells):
         here = [count for count in cells if count.damage == damage]
@@ -433,7 +436,7 @@ def by_damage(cells: Sequence[Count], ties: bool = False) -> str:
 
 
 def networks() -> str:
-    """Return the table of networks."""
+    """Return the table that describes the networks."""
     lines = ["| network | bases its decision on | mask |", "|---|---|---|"]
     for name, kind in KINDS.items():
         on_object = "the cell with the patch" if kind.layout == "grid" else "the object"
@@ -443,7 +446,7 @@ def networks() -> str:
 
 
 def flips(counts: Sequence[Count]) -> str:
-    """Return the table of interventions."""
+    """Return the table of the interventions' results."""
     by_place = {(count.kind, count.damage): count for count in counts if count.metric == "intervention"}
     kinds = list(dict.fromkeys(kind for kind, _ in by_place))
     lines = [
@@ -460,12 +463,12 @@ def flips(counts: Sequence[Count]) -> str:
 
 
 def damages() -> str:
-    """Return the list of kinds of damage."""
+    """Return the list that describes the kinds of damage."""
     return "\n".join(f"- **{name}**: {about}" for name, about in DAMAGED.items())
 
 
 def cell(count: Count) -> str:
-    """Format the rate, the interval and the ties of a count."""
+    """Format a count as its rate, its interval and its ties."""
     if not count.n:
         return "–"
     low, high = count.interval
@@ -475,13 +478,13 @@ def cell(count: Count) -> str:
 
 
 def percent(count: Count) -> str:
-    """Format the rate and the interval of a count in percent."""
+    """Format a count as its rate and its interval, in percent."""
     low, high = count.interval
     return f"{100 * count.rate:.0f} % [{100 * low:.0f} %, {100 * high:.0f} %]"
 
 
 def tables(counts: Sequence[Count]) -> str:
-    """Return a table for each network, with all metrics and kinds of damage."""
+    """Return a table for each network. Each table contains all metrics and kinds of damage."""
     parts = []
     for kind in dict.fromkeys(count.kind for count in counts):
         here = {(count.metric, count.damage): count for count in counts if count.kind == kind}
@@ -498,7 +501,7 @@ def tables(counts: Sequence[Count]) -> str:
 
 
 def skipped(counts: Sequence[Count]) -> str:
-    """Return the list of metrics that were not checked, with the reasons."""
+    """Return the list of metrics that were not checked, and why."""
     lines = [f"- {name_of(name)} {why}." for name, why in NOT_CHECKED.items()]
     lines.append(f"- {listed(map(name_of, OF_PAIRS))} compare an object model with a scene model, so they were tested "
                  f"only with the {PAIRED} network as the object model and the context network as the scene "

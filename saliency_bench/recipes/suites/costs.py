@@ -1,4 +1,4 @@
-"""Cost of a run: the number of images sent through a network, and the time in seconds on this machine.
+"""Estimate the cost of a run: the number of images sent through a network, and the time in seconds on this machine.
 
     forward    images sent through a network: predictions, maps without gradients, images that metrics classify,
                validation
@@ -6,7 +6,7 @@
     trained    images with a forward pass and a backward pass to the weights; optimiser steps are not timed
 
 The numbers are upper bounds if an explainer or metric declares an upper bound as its `passes`. Metrics that declare no
-passes are not counted; most of them do not use the network. Seconds are estimated from these numbers and from a brief
+passes are not counted; most of them do not use the network. The time is estimated from these numbers and from a brief
 measurement of the network's speed. An untrained network is as fast as a trained network of the same structure.
 """
 
@@ -42,7 +42,7 @@ Key = tuple[str, int, int]  # what a network's speed depends on: starting checkp
 
 @dataclass(frozen=True)
 class Cost:
-    """Numbers of images (see the module docstring), `networks` to train, and networks `retrained` for a metric."""
+    """Numbers of images (see the module docstring), of networks to train, and of networks `retrained` for a metric."""
 
     images: int = 0
     forward: int = 0
@@ -64,7 +64,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Speed:
-    """Seconds per image for preparing an image, a forward pass, a pass with gradients, and training."""
+    """Time in seconds per image for preprocessing, for a forward pass, for a pass with gradients, and for training."""
 
     prepare: float
     forward: float
@@ -72,7 +72,7 @@ class Speed:
     trained: float
 
     def seconds(self, cost: Cost) -> float:
-        """Return the time in seconds for the passes of a cost."""
+        """Return the estimated time in seconds for the passes counted in `cost`."""
         parts = (cost.images, self.prepare), (cost.forward, self.forward), (cost.gradient, self.gradient)
         return sum(count * each for count, each in (*parts, (cost.trained, self.trained)))
 
@@ -97,7 +97,7 @@ def cost_of_image(pairs: Sequence[tuple[str, str]], side: int = SIDE) -> Cost:
 def cost_of_score(of_map: Cost, name: str, side: int = SIDE) -> Cost:
     """Return the cost of scoring a map with a metric.
 
-    `of_map` is the cost of each additional map that the metric requests.
+    `of_map` is the cost of one map, which is added for each additional map that the metric requests.
     """
     metric = as_metric(name)
     pictures, maps = metric.declaration.passes_of(dict(metric.options), side, side)
@@ -105,7 +105,7 @@ def cost_of_score(of_map: Cost, name: str, side: int = SIDE) -> Cost:
 
 
 def cost_of_map(explainer: Explainer, side: int = SIDE) -> Cost:
-    """Return the cost of a map. The cost of a user-defined function is unknown and counted as zero."""
+    """Return the cost of a map. For a user-defined function, the cost is unknown and counts as zero."""
     passes = explainer.declaration.passes_of(dict(explainer.options), side, side)
     return Cost(gradient=passes) if "gradients" in explainer.declaration.needs else Cost(forward=passes)
 
@@ -121,7 +121,10 @@ def cost_of_training(network: Network, train: int, validation: int, test: int) -
 def cost_of_retraining(
     pairs: Iterable[tuple[str, str]], train: int, validation: int, test: int, side: int = SIDE
 ) -> Cost:
-    """Return the cost of the retraining metrics in these pairs: maps of all images, and each distinct training run."""
+    """Return the cost of the retraining metrics in these pairs.
+
+    It covers maps of all images, and each distinct training run.
+    """
     total, tasks, mapped = Cost(), {}, set()
     for text, name in pairs:
         explainer, metric = as_explainer(text), as_metric(name)
@@ -146,13 +149,16 @@ def cost_of_retraining(
 
 
 def speed_key(job: SuiteJob) -> Key:
-    """Return the key under which the speed of a run's network is cached."""
+    """Return the key under which the speed of a job's network is cached."""
     start = job.networks[0].start if job.networks else str(job.spec.model)
     return public_name(start), job.networks[0].recipe.size if job.networks else SIDE, job.spec.batch_size
 
 
 def network_like(job: SuiteJob, device: str | None) -> Classifier | None:
-    """Return a run's network or an untrained network of the same structure; None if neither is on this machine."""
+    """Return a run's network, or an untrained network of the same structure.
+
+    Return None if neither is on this machine.
+    """
     starts = {str(network.out): network.start for network in job.networks}
     name = str(job.spec.model)
     while name in starts and not (Path(name) / "model.safetensors").is_file():
@@ -176,13 +182,13 @@ def network_like(job: SuiteJob, device: str | None) -> Classifier | None:
 
 
 def forward_pass(classifier: Classifier, images: Images) -> None:
-    """Send images through a network and wait for the device."""
+    """Send images through a network, and wait until the device has finished."""
     with torch.no_grad():
         classifier(images).sum().item()
 
 
 def seconds_per_image(work: Callable[[], object], images: int, rounds: int = ROUNDS) -> float:
-    """Time work on a batch and return the seconds per image in the fastest round, after a warm-up round.
+    """Time work on a batch. Return the seconds per image in the fastest round after a warm-up round.
 
     The fastest round is least affected by other load on the machine.
     """
@@ -196,7 +202,10 @@ def seconds_per_image(work: Callable[[], object], images: int, rounds: int = ROU
 
 
 def speed_of(classifier: Classifier, batch_size: int) -> Speed:
-    """Time a network on one batch: preparing, forward pass, gradients of the images, and gradients of the weights."""
+    """Time a network on one batch.
+
+    Preprocessing, forward pass and the gradients of images and of weights are timed separately.
+    """
     classifier.eval()
     rows = [{"image": Image.new("RGB", (SIDE, SIDE))}] * batch_size
     images = classifier.prepare(rows).images

@@ -1,4 +1,4 @@
-"""Sizes of built datasets over all splits, for tables that show them next to the paper's numbers."""
+"""Sizes of built datasets, summed over all splits, for tables that show them next to the paper's numbers."""
 
 from collections import Counter
 
@@ -9,7 +9,7 @@ from saliency_bench.recipes.suites.number import NoNumberError
 
 
 def counts_of(name: str) -> dict[str, int]:
-    """Return the numbers of classes, images and masks of a local dataset.
+    """Return the numbers of classes, images and masks in a dataset on this machine.
 
     Args:
         name: Value of `--dataset`.

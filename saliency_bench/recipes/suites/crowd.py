@@ -1,4 +1,4 @@
-"""Table numbers from people's answers: areas, accuracies at an exposure, and counts of images or people by difficulty.
+"""Compute table numbers from people's answers: areas, accuracies at an exposure, and counts by difficulty.
 
 These numbers are used for table 3 and figures 5, 6 and 7 of Lu et al. (2021). `--answers` lists files of answers from
 one or more studies. Answers about images that a run does not contain are skipped. If a file names its dataset, its
@@ -27,8 +27,9 @@ def crowd_number(answers: Sequence[Answers], run: Run, explainer: str, value: Va
     Args:
         answers: People's answers, one item per file.
         run: The run.
-        explainer: Name of the explainer as used in cells.
-        value: The value. If none of `exposure`, `judgements` and `bin` is set, the number is the area.
+        explainer: Name that cells use for the explainer.
+        value: Declaration of the value. If none of its fields `exposure`, `judgements` and `bin` is set, the result is
+            the area under people's accuracy (saliency_crowd_auc).
 
     Raises:
         NoNumberError: There are no answers, or there are fewer judgements than `value.judgements` requires.
@@ -60,10 +61,12 @@ def crowd_number(answers: Sequence[Answers], run: Run, explainer: str, value: Va
 
 
 def _with_fewer(firsts: np.ndarray, each: float, images: int, explainer: str, seed: int) -> np.ndarray | None:
-    """Return the areas for `DRAWS` random subsets of `each` judgements per image, or None if these are all judgements.
+    """Return the areas for `DRAWS` random subsets with `each` judgements per image.
+
+    Return None if these are all judgements.
 
     Raises:
-        NoNumberError: There are fewer judgements.
+        NoNumberError: There are fewer than `each` judgements per image.
     """
     areas, size = judgement_areas(firsts), round(each * images)
     if size > len(areas) or size == 0:
@@ -75,7 +78,7 @@ def _with_fewer(firsts: np.ndarray, each: float, images: int, explainer: str, se
 
 
 def _count(answers: Sequence[Answers], run: Run, value: Value) -> Number:
-    """Count the images or people whose mean exposure at the first correct answer is in (low, high]."""
+    """Count the images or people whose mean exposure at the first correct answer is in the interval (low, high]."""
     low, high = map(float, value.bin.split())
     means = [np.nanmean(firsts) for firsts in _grouped(answers, run, value.count) if not np.isnan(firsts).all()]
     if not means:
@@ -85,7 +88,7 @@ def _count(answers: Sequence[Answers], run: Run, value: Value) -> Number:
 
 
 def _grouped(answers: Sequence[Answers], run: Run, by: str) -> Iterator[np.ndarray]:
-    """Yield the exposures of the first correct answers (NaN if none) per image or per person."""
+    """For each image or each person, yield the exposures of the first correct answers (NaN if there is none)."""
     groups: dict[tuple[int, str], list[float]] = {}
     for number, source in enumerate(answers):
         for person, of_person in source.about(run).of_people.items():
@@ -97,7 +100,7 @@ def _grouped(answers: Sequence[Answers], run: Run, by: str) -> Iterator[np.ndarr
 
 
 def drawn_answers(run: Run, explainers: Sequence[str], people: int = 10) -> Answers:
-    """Simulate answers for the tables of a smoke test: each person judges each image with each explainer."""
+    """Simulate answers for the tables of a smoke test. Each person judges each image with each explainer."""
     judgements: dict[str, dict[str, list[float]]] = {}
     of_people: dict[str, dict[str, list[float]]] = {}
     for explainer in explainers:

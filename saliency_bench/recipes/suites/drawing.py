@@ -1,4 +1,4 @@
-"""Plots of a suite's tables, and the suite's page."""
+"""Draw the plots of a suite's tables, and write the suite's page."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ class Section:
     Attributes:
         name: Name of the table or picture.
         title: Title of the table or picture.
-        notes: Lines below the table or picture.
+        notes: Lines of text below the table or picture.
         plot: SVG, or "" if there is no plot.
         axes: Names of the row axes of a table.
         columns: One tuple per column, with a name for each column axis.
@@ -95,9 +95,9 @@ def plot_of(table: SuiteTable, folder: Path) -> str:
     """Draw a table's plot into a folder and return the SVG, or "" if there is nothing to draw.
 
     Identical tables produce identical files. The plot has one panel per quantity. If the table has only one quantity
-    but several column axes, the plot has one panel per name on the last column axis. Rows are laid out along the panel.
-    Each name on the other column axes has its own colour. Its values are drawn as "points" with intervals or as
-    "lines".
+    but several column axes, the plot has one panel per name on the last column axis. The table's rows are laid out
+    along the panel. Each name on the other column axes has its own colour. Its values are drawn as "points" with
+    intervals or as "lines".
     """
     kind, axes = table.table.plot, table.row_axes + table.column_axes
     # Quantities have different scales, so each has a panel.
@@ -129,7 +129,7 @@ def plot_of(table: SuiteTable, folder: Path) -> str:
 
 
 def mark_smoke(figure: Figure) -> None:
-    """Add a note below a figure that the numbers come from synthetic images and small networks."""
+    """Add a note below a figure which says that the numbers come from synthetic images and small networks."""
     text = "smoke test: synthetic images and small networks, not a result"
     figure.text(0.5, -0.02, text, ha="center", va="top", color="#b00020", fontsize=8)
 
@@ -147,9 +147,9 @@ def _size(panels: Mapping[str, pd.DataFrame], kind: str, rows: list[str], column
 
 
 def _ends(panel: pd.DataFrame, rows: list[str], columns: list[str], series: Key) -> np.ndarray:
-    """Return value, lower bound and upper bound of a series at each row, shape (3, R).
+    """Return the value, lower bound and upper bound of a series in each row, shape (3, R).
 
-    A missing number is NaN. If there is no interval, both bounds equal the value.
+    Missing numbers are NaN. If a number has no interval, both bounds equal the value.
     """
     ends = {
         tuple(record[axis] for axis in rows): (record["value"], record["low"], record["high"])
@@ -161,7 +161,7 @@ def _ends(panel: pd.DataFrame, rows: list[str], columns: list[str], series: Key)
 
 
 def _draw_series(axes: Axes, ends: np.ndarray, name: str, kind: str, offset: float) -> None:
-    """Draw one series of a panel; `offset` moves the points below or above the middle of the row."""
+    """Draw one series of a panel. `offset` moves its points below or above the middle of the row."""
     value, low, high = ends
     places = np.arange(len(value))
     if kind == "lines":
@@ -173,7 +173,7 @@ def _draw_series(axes: Axes, ends: np.ndarray, name: str, kind: str, offset: flo
 
 
 def _label(axes: Axes, labels: list[str], kind: str, with_names: bool) -> None:
-    """Label the rows of a panel: below the panel for lines, otherwise on the left.
+    """Label the rows of a panel below the panel if it has lines, otherwise on the left.
 
     If `with_names` is False, the labels are blank.
     """

@@ -7,22 +7,22 @@ from saliency_bench.read.finished_run import Run
 
 
 class NoNumberError(Exception):
-    """Raised if a number cannot be computed; the message contains the reason."""
+    """Raised if a number cannot be computed. The message states the reason."""
 
 
 @dataclass(frozen=True)
 class Number:
-    """A number in a table.
+    """A number in a table, with its origin.
 
     Attributes:
         value: The number, or None if it is missing.
         low: Lower bound of the interval, or None.
         high: Upper bound of the interval, or None.
-        n: Number of images. For a mean over datasets, the sum over the datasets.
+        n: Number of images. For a mean over datasets, it is the sum over the datasets.
         least: Number of images in the smallest run that was used.
-        best: Whether the explainer is among the best of the run on this metric.
+        best: Whether the explainer is among the run's best explainers on this metric.
         missing: Reason why there is no number, or "".
-        text: Text to show instead of a number, or "".
+        text: Text that is shown instead of a number, or "".
         cell: Id of the cell, or "" if the number combines several cells.
         runs: Folders of the runs that were used, relative to --out.
         samples: (run, cell) if the number is the mean score of a cell, else None.
@@ -42,5 +42,5 @@ class Number:
 
 
 def number_of(interval: Interval) -> Number:
-    """Convert an interval of a run into a number."""
+    """Convert an interval from a run into a number."""
     return Number(interval.value, interval.low, interval.high, interval.n)

@@ -1,8 +1,8 @@
-"""The numbers of a suite's tables: scores, accuracies, people's answers, and means and correlations of these numbers.
+"""Compute the numbers in a suite's tables: scores, accuracies, people's answers, and means and correlations of these.
 
 A mean over datasets or models weights each dataset or model equally. If several models predict the images of one
 dataset, scores are first averaged over the models for each image. As on the board (`intervals.over_datasets`), the
-interval is valid for these datasets only: it does not account for the variation between datasets.
+interval is valid for these datasets only, because it does not account for the variation between datasets.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,7 +48,7 @@ metric_text = cache(lambda text: str(as_metric(text)))
 
 @dataclass
 class Results:
-    """The runs of a suite; `failed` is {folder of a run: error message}."""
+    """The runs of a suite. `failed` is {folder of a run: error message}."""
 
     suite: Suite
     jobs: Sequence[SuiteJob]
@@ -57,7 +57,7 @@ class Results:
 
     @cached_property
     def runs(self) -> dict[Path, Run | str]:
-        """Map each run's folder to the run, or to the reason why the run is missing."""
+        """{folder of a run: the run, or the reason why it is missing}."""
         runs: dict[Path, Run | str] = {}
         for folder in dict.fromkeys(job.folder for job in self.jobs):
             try:
@@ -72,14 +72,14 @@ class Results:
         return [(job, run) for job, run in pairs if isinstance(run, Run)]
 
     def numbers_of(self, name: str) -> pd.DataFrame:
-        """Return a table's numbers in table order, one row each, with a column per axis and the column `number`."""
+        """Return a table's numbers in table order, one per row. The columns are the table's axes and `number`."""
         table = self.suite.tables[name]
         places, axes = places_of(self.suite, table), [*table.rows, *table.columns]
         rows = [(*key, self._pool(table, group)) for key, group in places.groupby(axes, sort=False)]
         return pd.DataFrame(rows, columns=[*axes, "number"])
 
     def _pool(self, table: TableSpec, group: pd.DataFrame) -> Number:
-        """Combine the numbers of the table entries that differ only in the axes listed in `over`."""
+        """Combine the numbers of table entries that differ only on the axes listed in `over`."""
         places = group.to_dict("records")
         value, variant = table.values[places[0]["value"]], table.variants.get(places[0]["variant"], {})
         try:  # A missing number makes the mean missing: over fewer datasets or models it would be another quantity.
@@ -97,11 +97,11 @@ class Results:
         return replace(number, value=scaled, low=low, high=high)
 
     def number(self, table: TableSpec, place: Mapping[str, str], column: str = "metric") -> Number:
-        """Look up the number of one table entry, before any averaging.
+        """Compute the number of one table entry, before any averaging.
 
         Args:
             table: The table that shows the number.
-            place: Position in the table, {axis: name}.
+            place: Position of the entry in the table, {axis: name}.
             column: "metric", or "against" for the second metric of a correlation.
 
         Raises:
@@ -132,7 +132,12 @@ class Results:
         return replace(number, runs=(f"runs/{job.folder.name}",), least=number.n)
 
     def _run(self, names: Sequence[str], place: Mapping[str, str], has_explainer: bool) -> tuple[SuiteJob, Run]:
-        """Return the first run with one of these names for a table entry. Raise NoNumberError if there is none."""
+        """Return the first run that has one of these names and computes a table entry.
+
+        Raise NoNumberError if there is none.
+
+        Raise NoNumberError if there is none.
+        """
         for job in self.jobs:
             is_explained = not has_explainer or place["explainer"] in self.suite.runs[job.name].explainers
             if job.name in names and (job.dataset, job.model) == (place["dataset"], place["model"]) and is_explained:
@@ -152,7 +157,7 @@ class Results:
         return {}
 
     def _answers(self, job: SuiteJob, run: Run) -> Sequence[Answers]:
-        """Return people's answers. In a smoke test, the answers are simulated unless --answers is given."""
+        """Return people's answers. In a smoke test, answers are simulated unless --answers is given."""
         if self.choice.answers or not self.choice.smoke:
             return self.choice.answers
         if job.folder not in self._drawn:
@@ -165,12 +170,12 @@ class Results:
         return {}
 
     def sized(self, text: str) -> str:
-        """Return an explainer or metric of the suite with the options used in the runs."""
+        """Return an explainer or metric of the suite with the options that the runs use."""
         return smoke_text(self.suite, text) if self.choice.smoke else text
 
 
 def places_of(suite: Suite, table: TableSpec) -> pd.DataFrame:
-    """Return the entries of a table that its runs provide, in table order: a row per entry, a column per axis."""
+    """Return the table entries for which there are runs, in table order: one entry per row, one axis per column."""
     runs = [suite.runs[name] for name in table.runs]
     rows = [
         names
@@ -190,7 +195,7 @@ def places_of(suite: Suite, table: TableSpec) -> pd.DataFrame:
 
 
 def _score(run: Run, explainer: str, metric: str, part: str | None) -> Number:
-    """Return an explainer's mean score on a metric or a part of it. Raise NoNumberError if there is none."""
+    """Return an explainer's mean score on a metric or on a part of it. Raise NoNumberError if there is none."""
     cell = next((cell for cell in run.cells if (cell.explainer_text, cell.metric_text) == (explainer, metric)), None)
     if cell is None:
         raise NoNumberError(UNFIT if explainer in run.summary.get("misfits", {}) else NOT_RUN)
@@ -204,7 +209,7 @@ def _score(run: Run, explainer: str, metric: str, part: str | None) -> Number:
 
 
 def _clever_hans(run: Run, explainer: str, localisation: str, faithfulness: str) -> Number:
-    """Return the share of samples that `found_by` selects from two metrics.
+    """Return the share of samples that `found_by` selects on the basis of two metrics.
 
     Raise NoNumberError if a cell is missing.
     """
@@ -218,12 +223,12 @@ def _clever_hans(run: Run, explainer: str, localisation: str, faithfulness: str)
 
 
 def cells_by_metric(run: Run, explainer: str) -> dict[str, CellResult]:
-    """Return {metric: cell} for an explainer of a run, with names as used in cells."""
+    """Return {metric: cell} for an explainer of a run. Metrics have the names that cells use."""
     return {cell.metric_text: cell for cell in run.cells if cell.explainer_text == explainer}
 
 
 def part_of(cell: CellResult, part: str) -> Interval | None:
-    """Return the interval of a part of a cell. If several parts match, return their mean without an interval."""
+    """Return the interval of one part of a cell. If several parts match, return their mean without an interval."""
     parts = [cell.parts[name] for name in matching_parts(part, cell.parts)]
     if len(parts) < 2:
         return parts[0] if parts else None
@@ -234,7 +239,7 @@ def part_of(cell: CellResult, part: str) -> Interval | None:
 
 
 def _accuracy(job: SuiteJob, run: Run, value: Value, transform: str) -> Number:
-    """Return an accuracy of a run's classifier. Raise NoNumberError if it was not measured."""
+    """Return an accuracy of a run's classifier. Raise NoNumberError if it has not been measured."""
     model = run.summary["model"]
     accuracies = accuracies_of(job).get(transform) if transform else model
     if accuracies is None:
@@ -246,7 +251,7 @@ def _accuracy(job: SuiteJob, run: Run, value: Value, transform: str) -> Number:
 
 
 def mean(datasets: Sequence[str], numbers: Sequence[Number]) -> Number:
-    """Return the mean of numbers, weighted as described in the module docstring. All numbers must have a value."""
+    """Return the mean of numbers, weighted as described in the module docstring. Every number must have a value."""
     groups = [list(group) for _, group in pd.Series(numbers).groupby(datasets, sort=False)]
     value = float(np.mean([np.mean([number.value for number in group]) for group in groups]))
     estimates = [estimate for group in groups if (estimate := _over_models(group)) is not None]
@@ -260,7 +265,7 @@ def mean(datasets: Sequence[str], numbers: Sequence[Number]) -> Number:
 
 
 def _over_models(numbers: Sequence[Number]) -> tuple[Estimate, float] | None:
-    """Average over the models on the images that they have in common.
+    """Average scores over the models, using the images that all models have in common.
 
     Returns:
         (mean, standard error), or None if a number has no scores per sample.
@@ -283,12 +288,12 @@ def _over_models(numbers: Sequence[Number]) -> tuple[Estimate, float] | None:
 
 
 def correlation(first: Sequence[Number], second: Sequence[Number], signs: Sequence[int], kind: str) -> Number:
-    """Correlate two metrics over table entries, with the interval of `over_points`; tau-b has no interval.
+    """Correlate two metrics across table entries. The interval is that of `over_points`; tau-b has no interval.
 
     Args:
-        first: Numbers of one metric.
-        second: Numbers of the other metric for the same table entries.
-        signs: -1 for a metric where lower is better, else 1.
+        first: Numbers for one metric.
+        second: Numbers for the other metric in the same table entries.
+        signs: For each of the two metrics, -1 if lower is better, else 1.
         kind: "pearson", "spearman" or "kendall" (tau-b).
 
     Raises:

@@ -13,7 +13,7 @@ from saliency_bench.utils.seeds import seed_of
 
 
 def prepare(suite: Suite, tables: Iterable[str], choice: SuiteChoice) -> None:
-    """Create the synthetic datasets and the configs of the small networks, unless they exist."""
+    """Create the synthetic datasets and the configs of the small networks, unless they already exist."""
     for entry in suite.models.values():
         path = smoke_config(choice, entry.name)
         if not path.is_file():
@@ -31,7 +31,7 @@ def prepare(suite: Suite, tables: Iterable[str], choice: SuiteChoice) -> None:
 
 
 def _config(family: str, size: int) -> dict[str, Any]:
-    """Return the transformers config of a small network of a family.
+    """Return the transformers config for a small network of this family.
 
     For a family without a small model that learns quickly, the config of a small residual network is used.
     """

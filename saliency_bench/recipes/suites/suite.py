@@ -1,7 +1,8 @@
 """`sb.suite` and its command: plan a suite, train the missing networks, compute the missing runs, and write the tables.
 
-If a run fails, its error message is reported and the other runs continue. A repeated call does only the missing work.
-Several processes either share the batches of each run or compute whole runs in parallel, whichever is faster.
+If a run fails, its error message is reported and the other runs continue. If the call is repeated, only the missing
+work is done. Several processes either share the batches of each run or compute entire runs in parallel, whichever is
+faster.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -70,7 +71,7 @@ class SuiteResult:
     __repr__ = __str__
 
     def as_json(self) -> dict[str, Any]:
-        """Return the tables and failures for the JSON output of the command."""
+        """Return the tables and failures as the command's JSON output."""
         tables = [{"table": table.name, "smoke": table.smoke, "numbers": table.records, "notes": table.notes}
                   for table in self.tables]  # fmt: skip
         return {"tables": tables, "failed": {str(folder): why for folder, why in self.failed.items()}}
@@ -83,7 +84,7 @@ class Plan:
     steps: list[Step]
 
     def as_json(self) -> list[dict[str, Any]]:
-        """Return the plan for the JSON output of the command."""
+        """Return the plan as the command's JSON output."""
         names = ("dataset", "model", "images", "cells", "done", "passes", "seconds", "megabytes", "missing")
         return [
             {"run": step.job.folder.name} | {name: getattr(step, name) for name in names}
@@ -98,7 +99,7 @@ class Plan:
 
 
 def planned(name: str, **options: Any) -> Plan:
-    """Return the plan and cost of `suite` with these options, without training or running anything."""
+    """Return the plan that `suite` would follow with these options, including its cost. Nothing is trained or run."""
     _, _, _, choice, jobs = _choose(name, **options)
     return Plan(plan_of(jobs, choice))
 
@@ -121,21 +122,23 @@ def suite(
 ) -> SuiteResult:
     """Reproduce one or all tables of a paper: train missing networks, compute missing runs, and write the tables.
 
-    A repeated call does only the missing work. If a run fails, it is listed in `failed` and the other runs continue.
+    If the call is repeated, only the missing work is done. If a run fails, it is listed in `failed`, and the other runs
+    continue.
 
     Args:
-        name: A suite (`p0`), a table (`p0-table2`), or your own YAML file (FILE.yaml, FILE.yaml:TABLE).
-        out: Output folder for models, runs and tables, shared by all tables.
+        name: Name of a suite (`p0`) or of a table (`p0-table2`), or your own YAML file (FILE.yaml or FILE.yaml:TABLE).
+        out: Output folder for models, runs and tables. All tables share it.
         data: Folder with one subfolder per built dataset.
         select: Restriction to parts of the suite, such as "dataset=pet-xai explainer=gradcam" (axes dataset, model,
             explainer, metric).
         limit: Maximum number of samples per run.
         batch_size: Samples per batch in all runs.
         device: Device for all runs.
-        smoke: Whether to make the tables in minutes from synthetic images and small networks.
-        answers: Files with people's answers (`peekaboom export`), for tables about how people use the maps.
+        smoke: Whether to use synthetic images and small networks, with which the tables are finished in minutes.
+        answers: Files with people's answers, written by `peekaboom export`. Tables about how people use the maps need
+            them.
         compare: Whether to show the paper's numbers and the differences from them.
-        train_only: Whether to train the networks but skip the runs.
+        train_only: If true, train the networks but skip the runs.
         progress: Whether to show progress bars.
 
     Raises:
@@ -161,7 +164,7 @@ def _write(
     name: str, path: Path, content: Suite, tables: tuple[str, ...], choice: SuiteChoice, jobs: list[SuiteJob],
     failed: dict[Path, str], compare: bool,
 ) -> SuiteResult:  # fmt: skip
-    """Write the tables, pictures, settings and page of the existing runs."""
+    """Write the tables, pictures, settings and page, based on the runs that exist."""
     for folder in (choice.out, choice.out / "tables", choice.out / "pictures"):
         for stale in folder.glob(".*.tmp"):  # remove files left by a suite that was killed while writing
             stale.unlink(missing_ok=True)
@@ -188,7 +191,7 @@ def _choose(
     answers: str | Path | Iterable[str | Path] = (),
     **settings: Any,
 ) -> tuple[Path, Suite, tuple[str, ...], SuiteChoice, list[SuiteJob]]:
-    """Return the suite's file, content, selected tables, choice and runs.
+    """Return (path of the suite's file, its content, selected tables, choice, runs).
 
     Under --smoke, also create the synthetic datasets and configs.
     """
@@ -208,7 +211,7 @@ def _choose(
 
 
 def _check_not_mixed(content: Suite, choice: SuiteChoice) -> None:
-    """Check that smoke-size results and real results are in separate folders.
+    """Check that smoke-test results and real results are in separate folders.
 
     Raises:
         UserError: The folder contains results of the other type, or a dataset's folder contains a different dataset.
@@ -282,7 +285,7 @@ def work(
 
 
 def _run(job: SuiteJob, progress: bool, group: ProcessGroup) -> None:
-    """Compute a run, and measure the accuracies under transforms that the tables need."""
+    """Compute a run, and measure the accuracies under image transforms that the tables need."""
     spec = dict(job.spec)
     if job.named_by is not None and _covers(job.named_by, job.spec.limit):
         spec["target"] = f"{PREDICTED_BY}{job.named_by}"  # instead of predicting the samples again
@@ -293,7 +296,7 @@ def _run(job: SuiteJob, progress: bool, group: ProcessGroup) -> None:
 
 
 def _covers(folder: Path, limit: int | None) -> bool:
-    """Return whether a finished run contains predictions for all samples of a run with this limit."""
+    """Return whether a finished run contains predictions for all samples that a run with this limit would have."""
     try:
         dataset = read_summary(folder)["dataset"]
     except UserError:
@@ -302,14 +305,14 @@ def _covers(folder: Path, limit: int | None) -> bool:
 
 
 def _train(network: Network, choice: SuiteChoice, progress: bool) -> None:
-    """Train a network with the suite's recipe, resuming an interrupted training run."""
+    """Train a network with the suite's recipe. If training was interrupted, resume it."""
     recipe = network.recipe.model_dump()
     train(dataset=network.dataset, model=network.start, out=network.out, label_column=network.label,
           device=choice.device, progress=progress, **recipe)  # fmt: skip
 
 
 def _attempt(task: Callable[[], object], folder: Path, failed: dict[Path, str]) -> None:
-    """Run a task. If it fails, print the error and store it in `failed` instead of raising."""
+    """Run a task. If it fails, print the error and store it in `failed` instead of raising it."""
     try:
         task()
     except UserError as error:
@@ -323,7 +326,7 @@ def _attempt(task: Callable[[], object], folder: Path, failed: dict[Path, str]) 
 def write_tables(
     content: Suite, tables: Iterable[str], choice: SuiteChoice, failed: dict[Path, str], compare: bool
 ) -> list[SuiteTable]:
-    """Write the tables from all existing runs, including runs that were selected only by an earlier command."""
+    """Write the tables from all existing runs, including those that only an earlier command selected."""
     jobs = jobs_of(content, tables, replace(choice, select={}))
     results = Results(content, jobs, choice, failed)
     written = []
@@ -339,7 +342,7 @@ def write_tables(
 
 
 def draw_pictures(content: Suite, names: Iterable[str], choice: SuiteChoice, failed: dict[Path, str]) -> list[Section]:
-    """Draw the pictures from the existing runs as PDF, SVG and PNG, and return them as sections of the page."""
+    """Draw the pictures from the existing runs as PDF, SVG and PNG. Return them as sections of the page."""
     sections = []
     for name in (name for name in names if name in content.pictures):
         results = Results(content, jobs_of(content, [name], replace(choice, select={})), choice, failed)
@@ -349,7 +352,10 @@ def draw_pictures(content: Suite, names: Iterable[str], choice: SuiteChoice, fai
 
 
 def _remarks(content: Suite, results: Results, runs: Sequence[str]) -> list[str]:
-    """Return the remarks below a table: datasets that were only partly used, and the classifiers' accuracies."""
+    """Return the remarks below a table: which datasets were only partly used, and how accurate each classifier is.
+
+    They list datasets that were only partly used, and the accuracy of each classifier.
+    """
     accuracies: dict[tuple[str, str], str] = {}
     used: dict[str, tuple[int, int]] = {}
     for job, run in results.finished(runs):

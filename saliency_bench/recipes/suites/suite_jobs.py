@@ -1,4 +1,6 @@
-"""The runs that a suite's tables need, as RunSpecs: one per dataset, model and settings, each in a separate folder.
+"""The runs that a suite's tables need, as RunSpecs.
+
+There is one run per dataset, model and settings, each in its own folder.
 
 OUT/models/DATASET/MODEL-HASH    a network that the suite trains
 OUT/runs/DATASET-MODEL-HASH      a run; tables that need a run with the same settings share its folder
@@ -38,12 +40,12 @@ class SuiteChoice:
     Attributes:
         out: Output folder.
         data: Folder with one subfolder per built dataset.
-        select: {axis: selected names}. An axis without an entry is not restricted.
+        select: {axis: selected names}. Axes without an entry are not restricted.
         limit: Maximum number of samples per run, or None for the suite's value.
         device: Device for all runs, or None for the suite's value.
         batch_size: Samples per batch in all runs, or None for the suite's value.
         smoke: Whether synthetic images and small networks replace datasets and models.
-        answers: People's answers, for values with `crowd`.
+        answers: People's answers, which values with `crowd` are computed from.
     """
 
     out: Path
@@ -56,7 +58,10 @@ class SuiteChoice:
     answers: Sequence[Answers] = ()
 
     def takes(self, axis: str, text: str) -> bool:
-        """Return whether a name is selected. `rise` also selects names with options, such as `rise:masks=1000`."""
+        """Return whether a name is selected.
+
+        Selecting `rise` also selects names with options, such as `rise:masks=1000`.
+        """
         return axis not in self.select or bool({text, text.partition(":")[0]} & set(self.select[axis]))
 
 
@@ -66,7 +71,8 @@ class Network:
 
     Attributes:
         dataset: The training dataset.
-        start: Hub id, folder or config.json that the training starts from, possibly the folder of another network.
+        start: Hub id, folder or config.json from which training starts. It may be the folder of a network trained
+            earlier.
         label: The column to predict.
         recipe: Training options.
         out: Output folder.
@@ -85,7 +91,10 @@ class Network:
 
     @property
     def is_done(self) -> bool:
-        """Return whether training is complete: the checkpoint exists and the training state has been deleted."""
+        """Return whether training is complete.
+
+        If it is, the checkpoint exists and the training state has been deleted.
+        """
         return (self.out / "model.safetensors").is_file() and not self.state.exists()
 
 
@@ -101,7 +110,7 @@ class SuiteJob:
         networks: Networks that must be trained first.
         build: Command that builds the dataset, or "".
         transforms: Image transforms for which tables show the classifier's accuracy.
-        named_by: Folder of the run whose predictions are the targets, or None if that run is not in the suite.
+        named_by: Folder of the run whose predictions are the targets, or None if the suite contains no such run.
     """
 
     name: str
@@ -138,13 +147,19 @@ def selection(conditions: Iterable[str]) -> dict[str, tuple[str, ...]]:
 
 
 def metrics_of(suite: Suite, tables: Iterable[str], run: str) -> list[str]:
-    """Return the metrics of a run in command-line syntax: those that the tables need, then those listed for the run."""
+    """Return the metrics of a run in command-line syntax.
+
+    Those that the tables need come before those listed for the run.
+    """
     texts = [text for text in _texts_for(suite, tables, run, "metric", "against") if text != CROWD]
     return list(dict.fromkeys([*texts, *suite.runs[run].metrics]))
 
 
 def _texts_for(suite: Suite, tables: Iterable[str], run: str, *fields: str) -> Iterator[str]:
-    """Yield these fields of all values that tables read from a run, for each variant, including duplicates."""
+    """Yield the values of these fields for everything that tables read from a run.
+
+    Variants and duplicates are included.
+    """
     for table in (suite.items[name] for name in tables):
         for variant in table.variants.values() or ({},):
             for value in table.values.values():
@@ -179,7 +194,7 @@ def jobs_of(suite: Suite, tables: Iterable[str], choice: SuiteChoice) -> list[Su
 
 
 def _name(suite: Suite, job: SuiteJob, jobs: Sequence[SuiteJob]) -> SuiteJob:
-    """Set `named_by` of a job, if the suite contains the run whose predictions are the targets."""
+    """Set a job's `named_by` if the suite contains the run whose predictions are the job's targets."""
     naming = _naming_model(suite, job.dataset, suite.runs[job.name])
     same = ("split", "seed")  # with the same split and seed, the samples and their order are the same
     folders = [other.folder for other in jobs
@@ -189,7 +204,7 @@ def _name(suite: Suite, job: SuiteJob, jobs: Sequence[SuiteJob]) -> SuiteJob:
 
 
 def _naming_model(suite: Suite, dataset: str, run: RunEntry) -> str:
-    """Return the model whose predictions are the targets (`target: predicted-by:vit-b`), or "" for other targets."""
+    """Return the model whose predictions are the targets, as in `target: predicted-by:vit-b`, or "" otherwise."""
     target = str((suite.datasets[dataset].settings | run.settings).get("target", ""))
     name = target.removeprefix(PREDICTED_BY)
     return name if target.startswith(PREDICTED_BY) and name in suite.models else ""
@@ -220,7 +235,7 @@ def _spec(
     explainers: list[str],
     metrics: list[str],
 ) -> tuple[RunSpec, tuple[Network, ...]]:
-    """Return the settings of a run, including its folder, and the networks that must be trained first."""
+    """Return (settings of a run including its folder, networks that must be trained first)."""
     dataset_entry, model_entry = suite.datasets[dataset], suite.models[model]
     settings = dataset_entry.settings | run.settings
     networks = _networks(suite, choice, run, dataset, model, str(settings.get("label_column", "label")))
@@ -254,7 +269,7 @@ def _spec(
 def _run_name(
     suite: Suite, run: RunEntry, dataset: str, model: str, spec: RunSpec, networks: tuple[Network, ...]
 ) -> str:  # fmt: skip
-    """Return the name of a run's folder. The name does not depend on the locations of --data and --out."""
+    """Return the name of a run's folder. The name does not depend on the values of --data and --out."""
     entry = suite.datasets[dataset]
     # The suite's names identify datasets and models, not their folders.
     key = identity_of(spec) | {
@@ -274,7 +289,10 @@ def _run_name(
 def _networks(
     suite: Suite, choice: SuiteChoice, run: RunEntry, dataset: str, model: str, label: str
 ) -> tuple[Network, ...]:
-    """Return the networks to train for a run: the model, the other model if any, and the networks they start from."""
+    """Return the networks to train for a run.
+
+    These are the model, the other model (if any), and the networks that they start from.
+    """
     entry = suite.models[model]
     recipe = entry.train if not choice.smoke else suite.smoke.recipe
     if recipe is None:
@@ -297,7 +315,7 @@ def _networks(
 
 
 def _pretrained(suite: Suite, choice: SuiteChoice, model: str, column: str) -> Network:
-    """Return the small network that replaces a model's pretrained checkpoint under --smoke."""
+    """Return the small network that replaces the pretrained checkpoint of a model under --smoke."""
     entry = suite.models[model]
     recipe = suite.smoke.pretraining(entry.name)  # shared by models of the same name, even across suites
     key = hash_of([entry.family, suite.smoke.drawings, column, recipe.model_dump()])[:8]
@@ -320,7 +338,7 @@ def model_of(entry: ModelEntry, choice: SuiteChoice) -> str:
 
 
 def _build_command(entry: DatasetEntry, choice: SuiteChoice) -> str:
-    """Return the command that builds a dataset in the folder that `data_of` returns, or ""."""
+    """Return the command that builds a dataset in the folder that `data_of` returns, or "" if the suite has none."""
     return entry.build and f"{entry.build} --out {choice.data / (entry.folder or entry.name)}"
 
 
@@ -330,7 +348,7 @@ def smoke_config(choice: SuiteChoice, name: str) -> Path:
 
 
 def smoke_text(suite: Suite, text: str) -> str:
-    """Return an explainer or metric with the options used under --smoke."""
+    """Return an explainer or metric with the options that are used under --smoke."""
     if is_in_file(text):
         return text
     name, given = options.parse(text)

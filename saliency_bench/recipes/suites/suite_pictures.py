@@ -1,9 +1,10 @@
-"""Pictures of a suite: samples of its runs, explained again and laid out in rows and columns like a table.
+"""Draw the pictures of a suite: samples from its runs, explained again and laid out in rows and columns like a table.
 
     OUT/pictures/NAME.pdf .svg .png
 
-A cell shows one view of an image, such as an explainer's map, and below it the sample's scores in the run. The axes
-are those of tables, plus `image` and `view`. An axis that is in neither rows nor columns must have a single name.
+A cell shows one view of an image, such as an explainer's map. Below it are the sample's scores in the run. The axes are
+those of tables, plus `image` and `view`. If an axis is used neither for rows nor for columns, it must have a single
+name.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -57,7 +58,7 @@ NAMES = 1.0  # inches for the names to the left of the rows
 
 @dataclass(frozen=True)
 class Panel:
-    """A cell of a picture: an image, uint8 (h, w, 3), or None, above `lines` of text, such as scores."""
+    """A cell of a picture: an image, uint8 (h, w, 3) or None, and below the image `lines` of text, such as scores."""
 
     pixels: np.ndarray | None
     lines: tuple[str, ...] = ()
@@ -67,7 +68,7 @@ def draw_picture(results: Results, name: str, folder: Path) -> tuple[str, list[s
     """Write a picture of a suite as PDF, SVG and PNG.
 
     Returns:
-        The SVG, or "" if there is nothing to draw, and the notes below the picture.
+        (SVG, or "" if there is nothing to draw; notes below the picture).
 
     Raises:
         UserError: A listed image is not in the run.
@@ -99,7 +100,10 @@ def draw_picture(results: Results, name: str, folder: Path) -> tuple[str, list[s
 def _keys(
     placed: dict, axes: Sequence[str], wanted: Sequence[PictureAxis], picture: PictureSpec
 ) -> list[tuple[str, ...]]:  # fmt: skip
-    """Return the names of the rows or columns. Names in `show` come first, then others in the order of the runs."""
+    """Return the names of the rows or columns.
+
+    Names in `show` come first, followed by others in the order of the runs.
+    """
     order = {}
     for axis in wanted:
         names = dict.fromkeys([*picture.show.get(axis, ()), *(key[axes.index(axis)] for key in placed)])
@@ -109,7 +113,7 @@ def _keys(
 
 
 def _cells(results: Results, picture: PictureSpec, job: SuiteJob, run: Run) -> Iterator[tuple[tuple[str, ...], Panel]]:
-    """Yield ((dataset, model, image, explainer, view), cell) for each cell of one run."""
+    """Yield ((dataset, model, image, explainer, view), cell) for each cell that comes from one run."""
     explainers = [text for text in results.suite.runs[job.name].explainers if picture.needs(explainer=text)]
     if not explainers or not picture.needs(dataset=job.dataset, model=job.model):
         return
@@ -141,14 +145,14 @@ def _cells(results: Results, picture: PictureSpec, job: SuiteJob, run: Run) -> I
 
 
 def chosen(images: Images, run: Run, metrics: Sequence[str], explainers: Sequence[str]) -> list[str]:
-    """Select the images of a run for a picture and return their ids.
+    """Select the images of a run for a picture, and return their ids.
 
     Args:
         images: Rule or list that selects the images.
         run: The run.
-        metrics: The picture's metrics, as named in cells. "lowest", "highest" and "disputed" use the first metric,
-            "clever hans" uses the first two.
-        explainers: The picture's explainers. The rules use their scores.
+        metrics: The picture's metrics, under the names that cells use. The rules "lowest", "highest" and "disputed" use
+            the first metric; "clever hans" uses the first two.
+        explainers: The picture's explainers, whose scores the rules use.
 
     Raises:
         UserError: An image is not in the run, or the run lacks scores that the rule needs.
@@ -196,7 +200,8 @@ def _clever_hans(run: Run, metrics: Sequence[str], explainer: str) -> list[int]:
 def _false_positives(model: RunModel, run: Run, metrics: Sequence[str], explainer: str) -> list[str]:
     """Return the ids of images whose most probable absent class has p > 0.5 and has Clever Hans samples.
 
-    The images are sorted by this probability, highest first, with one sample per cluster.
+    An absent class is one that is not in the image. The images are sorted by this probability, highest first. Only one
+    image per cluster is returned.
 
     Raises:
         UserError: The run does not contain the metrics that `_clever_hans` needs.
@@ -218,7 +223,7 @@ def _false_positives(model: RunModel, run: Run, metrics: Sequence[str], explaine
 
 
 def _classes_in(members: Sequence[Sequence[int]] | None, row: Mapping[str, Any]) -> set[int]:
-    """Return the classes of the model that correspond to the labels of an image.
+    """Return the model's classes that correspond to the labels of an image.
 
     If `members` is None, the set is empty.
     """
@@ -227,7 +232,7 @@ def _classes_in(members: Sequence[Sequence[int]] | None, row: Mapping[str, Any])
 
 
 def _likeliest_absent(members: Sequence[Sequence[int]] | None, row: Mapping[str, Any]) -> int | None:
-    """Return the most probable class that is not in the image, or None if the classes or predictions are unknown."""
+    """Return the most probable class that is not in the image, or None if classes or predictions are unknown."""
     present = _classes_in(members, row)
     if not present or row["logits"] is None:
         return None
@@ -236,14 +241,14 @@ def _likeliest_absent(members: Sequence[Sequence[int]] | None, row: Mapping[str,
 
 
 def _per_class(run: Run, count: int) -> list[str]:
-    """Return the ids of the first `count` images of each class. The classes are those in the run's predictions."""
+    """Return the ids of the first `count` images of each class that occurs in the run's predictions."""
     labels = pd.read_parquet(run.folder / "predictions.parquet", columns=["image_id", "label"])
     labels = labels[labels["image_id"].isin(run.scores.ids)]
     return [image_id for _, group in labels.groupby("label") for image_id in group["image_id"].head(count)]
 
 
 def _listed(path: Path) -> list[str]:
-    """Read image ids from the column image_id of a CSV file, or from a file with one id per line."""
+    """Read image ids from a file, which is a CSV file with the column image_id, or contains one id per line."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -255,7 +260,7 @@ def _listed(path: Path) -> list[str]:
 
 
 def score_line(run: Run, image_id: str, explainer: Explainer, metric: str, name: str) -> str:
-    """Return a sample's score as text, such as "IoU 0.312", or "" if the explainer has no cell for the metric."""
+    """Format a sample's score, such as "IoU 0.312". Return "" if the explainer has no cell for the metric."""
     for cell in run.cells:
         if (cell.explainer_text, cell.metric_text) == (explainer_text(str(explainer)), metric):
             return f"{name} {words.number(float(run.scores.values[cell.cell_id][run.scores.position[image_id]]))}"
@@ -263,7 +268,7 @@ def score_line(run: Run, image_id: str, explainer: Explainer, metric: str, name:
 
 
 def cell_of(sample: SuiteSample, explainer: Explainer, view: ViewSpec) -> Panel:
-    """Draw one view of a sample. If a target or column is missing, the cell contains only a note."""
+    """Draw one view of a sample. If its target or a column is missing, the cell contains only a note."""
     if view.partner or view.kind in PASTED:
         return _of_partner(sample, explainer, view)
     images = sample.images
@@ -303,7 +308,7 @@ def cell_of(sample: SuiteSample, explainer: Explainer, view: ViewSpec) -> Panel:
 
 
 def _prediction(sample: SuiteSample) -> str:
-    """Return the classifier's prediction for a sample with its probability, such as "cat 0.913"."""
+    """Format the classifier's prediction for a sample with its probability, such as "cat 0.913"."""
     row = sample.row
     if row["prediction"] is None:
         return "no prediction"
@@ -312,7 +317,7 @@ def _prediction(sample: SuiteSample) -> str:
 
 
 def _of_partner(sample: SuiteSample, explainer: Explainer, view: ViewSpec) -> Panel:
-    """Draw the partner image of a sample, or the sample with a region of the partner image pasted in."""
+    """Draw the partner image of a sample, or the sample with a region of the partner pasted in."""
     if (partner := sample.partner) is None:
         return Panel(None, ("not paired",))
     classifier, pixels = sample.model.classifier, eight_bit(partner.images[0])
@@ -333,14 +338,14 @@ def _of_partner(sample: SuiteSample, explainer: Explainer, view: ViewSpec) -> Pa
 
 
 def _probability(classifier: nn.Module, images: BatchImages, target: Target) -> str:
-    """Return the probability of a target for an image as text, such as "p 0.913"."""
+    """Format the probability of a target for an image, such as "p 0.913"."""
     with torch.no_grad():
         p = probabilities(classifier(images).double(), activation_of(classifier))
     return f"p {words.number(float((p * target.to(p)).sum()))}"
 
 
 def _salient(values: np.ndarray) -> np.ndarray:
-    """Return which pixels of a map have values above the midpoint of the map's range, Bool (H, W).
+    """Return which pixels of a map (H, W) have values above the midpoint of the map's range, bool (H, W).
 
     The ICLR 2020 submission "On Evaluating Explainability Algorithms" calls this region S.
     """
@@ -348,7 +353,7 @@ def _salient(values: np.ndarray) -> np.ndarray:
 
 
 def _terms(sample: SuiteSample, rule: str) -> TargetTerms | None:
-    """Select a target by a rule on the sample's logits. Return None if there is no such target."""
+    """Select a target with a rule that uses the sample's logits. Return None if there is no such target."""
     logits, groups = np.asarray(sample.row["logits"]), sample.model.question.groups
     ordered = [int(index) for index in np.argsort(-logits, kind="stable")]
     first = ordered[0]
@@ -368,9 +373,9 @@ def _terms(sample: SuiteSample, rule: str) -> TargetTerms | None:
 
 
 def _parts(classifier: nn.Module, images: BatchImages, target: Target, maps: np.ndarray, view: ViewSpec) -> Panel:
-    """Draw only the `top` pixels, the `rest` or the salient `region` of an image according to its map.
+    """Draw only the `top` pixels, the `rest` or the salient `region` of an image, as determined by its map.
 
-    The reference replaces all other pixels. The line below shows the target's probability for the image as drawn.
+    The reference replaces all other pixels. The text below shows the target's probability for the image as drawn.
     """
     height, width = images.shape[2:]
     if view.kind == "region":
@@ -412,5 +417,5 @@ def _figure(placed: dict, rows: list, columns: list, names: dict[str, str]) -> F
 
 
 def _called(key: Sequence[str], names: dict[str, str]) -> str:
-    """Return the names of a row or column as in the paper, one per line."""
+    """Return the names that the paper uses for a row or column, one per line."""
     return "\n".join(names.get(name, name) for name in key)

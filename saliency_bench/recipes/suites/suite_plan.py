@@ -1,9 +1,9 @@
-"""Plan of a suite: data that exists, missing data and how to obtain it, and the cost of each run.
+"""Plan a suite: list which data exists, which data is missing and how to obtain it, and what each run costs.
 
-A cost is a number of passes (`costs.py`) and their time. The time is based on the speed of each network, or of an
-untrained network of the same structure, measured on this machine. The plan does not include the time for other work on
-maps and scores, for reading images and for writing reports. A network that several runs share is counted with the
-first of these runs.
+A cost consists of numbers of passes (`costs.py`) and the time that they take. The time is based on the speed of each
+network, or of an untrained network of the same structure, as measured on this machine. The plan does not include the
+time for other work on maps and scores, for reading images and for writing reports. If several runs share a network, its
+training is counted with the first of these runs.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -45,17 +45,17 @@ RUN_BYTES = 600_000  # approximate size of the report and other files of a run
 
 @dataclass(frozen=True)
 class Step:
-    """A run in the plan. None means unknown.
+    """A run in the plan. Fields are None if their value is unknown.
 
     Attributes:
         job: The run.
         dataset: Short description of where the dataset is.
         model: Short description of where the model is.
         images: Number of images in the split, up to the limit.
-        cells: Number of cells of the run.
-        done: Number of cells that exist.
+        cells: Number of cells in the run.
+        done: Number of cells that already exist.
         cost: Cost of the missing cells, including the training of networks that no earlier step trains.
-        seconds: Time in seconds for the passes in `cost` on this machine.
+        seconds: Time in seconds that the passes in `cost` take on this machine.
         missing: Missing sources, each with instructions for obtaining it.
     """
 
@@ -82,12 +82,13 @@ class Step:
 
 
 def plan_of(jobs: Sequence[SuiteJob], choice: SuiteChoice, measured: bool = True) -> list[Step]:
-    """Return a step per run.
+    """Return one step per run.
 
     Args:
         jobs: The runs.
         choice: The selected parts and settings of the suite.
-        measured: Whether to time the networks. For a network that is not yet trained, an untrained network is timed.
+        measured: Whether to time the networks. If a network has not been trained yet, an untrained network is timed
+            instead.
     """
     # The cache is valid only for this plan, because a build can add data before the next plan.
     dataset, trained = cache(_dataset), set[Path]()
@@ -122,7 +123,10 @@ def plan_of(jobs: Sequence[SuiteJob], choice: SuiteChoice, measured: bool = True
 
 
 def _speed(job: SuiteJob, choice: SuiteChoice, speeds: dict[Key, Speed | None]) -> Speed | None:
-    """Return the speed of a run's network, measured once, or None if the network is not on this machine."""
+    """Return the speed of a run's network, or None if the network is not on this machine.
+
+    Each network is timed only once.
+    """
     key = speed_key(job)
     if key not in speeds:
         network = network_like(job, choice.device)
@@ -131,7 +135,7 @@ def _speed(job: SuiteJob, choice: SuiteChoice, speeds: dict[Key, Speed | None]) 
 
 
 def _retrainings(new: Sequence[tuple[str, str]], sizes: Mapping[str, int], split: str, side: int) -> Cost:
-    """Return the cost of retraining networks for a run's metrics. The retrained networks predict the whole split.
+    """Return the cost of retraining networks for a run's metrics. The retrained networks predict the entire split.
 
     Args:
         new: (explainer, metric) of the cells in which no image has been scored.
@@ -143,7 +147,7 @@ def _retrainings(new: Sequence[tuple[str, str]], sizes: Mapping[str, int], split
 
 
 def _name(pair: tuple[str, str]) -> tuple[str, str]:
-    """Return the names of an explainer and a metric as used in cells."""
+    """Return the names that cells use for an explainer and a metric."""
     return str(as_explainer(pair[0])), str(as_metric(pair[1]))
 
 
@@ -154,7 +158,7 @@ def _trainings(
 
     Args:
         job: The run.
-        dataset: Cached `_dataset`, which is called for the training data of the networks.
+        dataset: Cached version of `_dataset`, which is called to get the training data of the networks.
         trained: Networks that are already counted. The networks of this run are added to the set.
     """
     for network in job.networks:
@@ -166,10 +170,10 @@ def _trainings(
 
 
 def side_by_side(steps: Sequence[Step], processes: int) -> list[list[int]] | None:
-    """Assign whole runs to processes, or return None if it is faster to share the batches of each run.
+    """Assign entire runs to processes, or return None if it is faster to share the batches of each run.
 
-    A shared run takes as long as the process with the most batches. Whole runs are assigned to free processes, the
-    longest run first. If both ways take equally long, whole runs are preferred because each network is then loaded only
+    A shared run takes as long as the process with the most batches. Otherwise, each free process gets the longest run
+    that remains. If both ways take equally long, entire runs are assigned, because each network is then loaded only
     once.
     """
     if processes == 1:
@@ -188,7 +192,7 @@ def side_by_side(steps: Sequence[Step], processes: int) -> list[list[int]] | Non
 
 
 def check_sources(steps: Sequence[Step]) -> None:
-    """Print missing sources with the commands that build them, and raise UserError if there are any."""
+    """Print missing sources with the commands that build them. If there are any, raise UserError."""
     missing = missing_of(steps)
     for text in missing:
         complain(f"missing: {text}")
@@ -205,7 +209,7 @@ def missing_of(steps: Sequence[Step]) -> list[str]:
 
 
 def plan_rows(steps: Sequence[Step]) -> list[list[str]]:
-    """Return the plan as a table: a header and a row per run."""
+    """Return the plan as a table that consists of a header and one row per run."""
     counts = ("forward", "gradient", "trained", "networks", "retrained")
     rows = [["run", "dataset", "model", "images", "cells", "done", *counts, "MB", "time"]]
     for step in steps:
@@ -217,7 +221,7 @@ def plan_rows(steps: Sequence[Step]) -> list[list[str]]:
 
 
 def plan_notes(steps: Sequence[Step]) -> list[str]:
-    """Return lines with the totals, the missing sources, and the runs with unreliable maps."""
+    """Return lines that state the totals, the missing sources, and the runs with unreliable maps."""
     cells, done = sum(step.cells for step in steps), sum(step.done for step in steps)
     cost = sum((step.cost for step in steps if step.cost), Cost())
     disk = sum(step.megabytes or 0 for step in steps)
@@ -238,7 +242,7 @@ def plan_notes(steps: Sequence[Step]) -> list[str]:
 
 
 def _unreliable(steps: Sequence[Step]) -> list[str]:
-    """Return a line for each finished run with unreliable maps, with the number of draws that reliable maps need."""
+    """Return a line for each finished run with unreliable maps, stating how many draws reliable maps would need."""
     lines = []
     for step in steps:
         if not (path := step.job.folder / "summary.json").is_file():
@@ -252,12 +256,12 @@ def _unreliable(steps: Sequence[Step]) -> list[str]:
 
 
 def _count(number: int | None) -> str:
-    """Format a number of images or networks, or return "?" if it is unknown."""
+    """Format a number of images or networks. Return "?" if it is unknown."""
     return "?" if number is None else f"{number:,}"
 
 
 def _dataset(name: str, split: str, build: str) -> tuple[str, dict[str, int], str]:
-    """Return (where a dataset is, {split: number of images} if known, message about what is missing or "")."""
+    """Return (where a dataset is, {split: number of images} if known, what is missing or "")."""
     try:
         source = find(name)
         if source.folder is None:
@@ -275,7 +279,7 @@ def _dataset(name: str, split: str, build: str) -> tuple[str, dict[str, int], st
 
 
 def _missing_model(job: SuiteJob) -> str:
-    """Return why a model or starting checkpoint cannot be loaded, or "". Only its name and folder are checked."""
+    """Return why a model or starting checkpoint cannot be loaded, or "". Only the name and the folder are checked."""
     left = [network for network in job.networks if not network.is_done]
     try:
         made = {str(network.out) for network in job.networks}
@@ -307,7 +311,7 @@ def _model(job: SuiteJob) -> str:
 
 
 def _cells_there(job: SuiteJob) -> tuple[set[tuple[str, str]], int]:
-    """Return the existing cells as (explainer, metric), and their number of images."""
+    """Return (existing cells as (explainer, metric), number of images in these cells)."""
     try:
         summary = read_summary(job.folder)
     except UserError:

@@ -1,4 +1,4 @@
-"""Load samples of a finished run, and classify and explain them again with the run's settings."""
+"""Load samples from a finished run, and classify and explain them again with the run's settings."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -40,7 +40,7 @@ class SuiteSample:
         model: Network of the run.
         predicted: The sample with the predictions of the run's network and, if the run has one, of its other network.
         target: Target of the maps.
-        plans: {metric that needs partners: partner plan}, or None if partners are not drawn.
+        plans: {metric that needs partners: partner plan}, or None if no partners are needed.
     """
 
     data: SplitTable
@@ -53,7 +53,7 @@ class SuiteSample:
     def at(
         cls, position: int, data: SplitTable, model: RunModel, plans: dict[Metric, PartnerPlan] | None = None
     ) -> "SuiteSample":
-        """Return the sample at a position of a run."""
+        """Return the sample at this position in a run."""
         classifier, question, other = model.classifier, model.question, model.other
         read = read_batch(data.samples, classifier, [position], strict=True)
         assert read.samples is not None
@@ -68,17 +68,17 @@ class SuiteSample:
 
     @property
     def batch(self) -> Batch:
-        """Return the prepared sample as a batch of one."""
+        """Return the preprocessed sample as a batch of one."""
         return self.predicted.batch
 
     @property
     def row(self) -> dict[str, Any]:
-        """Return the classifier's prediction."""
+        """Return the row that contains the classifier's prediction for the sample."""
         return self.predicted.rows[0]
 
     @cached_property
     def other(self) -> OtherModel | None:
-        """Return the other classifier's prediction, or None."""
+        """Return the run's other classifier with its prediction, or None if there is no other classifier."""
         other = self.model.other
         return None if other is None else other_of(other, self.predicted, self.data.spec.strict)
 
@@ -92,7 +92,7 @@ class SuiteSample:
 
     @property
     def labels(self) -> np.ndarray:
-        """Return the correct classes, Bool (1, K)."""
+        """Return which classes are correct, bool (1, K)."""
         right = self.model.question.right(self.row)
         return np.zeros((1, self.model.question.classes), bool) if right is None else right[None]
 
@@ -103,27 +103,30 @@ class SuiteSample:
 
     @property
     def images(self) -> Images:
-        """The prepared frame (1, 3, H, W)."""
+        """The preprocessed image, (1, 3, H, W)."""
         return self.batch.images
 
     @cached_property
     def picture(self) -> Image.Image:
-        """The prepared frame as a picture."""
+        """The preprocessed image as a PIL image."""
         return Image.fromarray(eight_bit(self.images[0]))
 
     def provider(self, explainer: Explainer, seeds: Sequence[int] = ()) -> MapProvider:
-        """Return the provider of the run's maps. If `seeds` are given, they replace the sample's seeds."""
+        """Return the object that provides the run's maps to metrics.
+
+        If `seeds` are given, they replace the sample's seeds.
+        """
         seed = self.data.spec.seed
         seeds = seeds or [seed_of(seed, self.name, "explain")]
         return MapProvider(explainer.seeded(seed), self.model.classifier, seeds)
 
     def scored(self, explainer: Explainer, name: str) -> tuple[float | None, str]:
-        """Return (score on a metric that needs no map, or None; reason for a missing score, or "")."""
+        """For a metric that needs no map, return (score or None, reason for a missing score or "")."""
         batch = self.inputs(explainer).score(registered_metric(name))
         return batch.values[0], batch.reasons[0] or ""
 
     def inputs(self, explainer: Explainer, maps: Maps | None = None) -> MetricInputs:
-        """Return the inputs of metrics, computed as in a run."""
+        """Return the inputs for metrics, computed as in a run."""
         return inputs_of(self.data, self.model, self.predicted, explainer, self.target, Explained(maps))
 
     def marked(self, values: np.ndarray, image: Images | None = None) -> Image.Image:
@@ -139,7 +142,7 @@ class SuiteSample:
 def loaded(
     folder: Path, manifest: Manifest, metrics: Sequence[str], explainers: Sequence[str] | None, device: str | None
 ) -> tuple[SplitTable, RunModel, Pairs]:
-    """Load a run with these metrics and explainers.
+    """Load a run, restricted to these metrics and explainers.
 
     Raises:
         UserError: The run cannot be loaded, or its inputs have changed.

@@ -34,7 +34,7 @@ FREE = ("explainers", "metrics", "maps", "out", "limit", "batch_size", "device",
 
 
 class Strict(BaseModel):
-    """Base class of frozen models that reject unknown keys, NaN and infinity."""
+    """Base class of the immutable models of this schema. They reject unknown keys, NaN and infinity."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -44,10 +44,10 @@ class DatasetEntry(Strict):
 
     Attributes:
         name: Value of `--dataset`.
-        folder: Folder below --data, by default the name. If set, the dataset is loaded only from this folder. This is
-            necessary for a dataset that can be built with different options.
-        build: The command that builds the dataset, without --out.
-        settings: Settings for all runs on the dataset, such as label_map.
+        folder: Folder below --data. Defaults to the name. If it is set, the dataset is loaded only from this folder.
+            Set it if the dataset can be built with different options.
+        build: Command that builds the dataset, without --out.
+        settings: Settings that apply to all runs on the dataset, such as label_map.
     """
 
     name: str
@@ -57,7 +57,7 @@ class DatasetEntry(Strict):
 
 
 class TrainingSpec(Strict):
-    """Options of `saliency-bench train`. The defaults are the recipe of Zhang et al. (2023)."""
+    """Options for `saliency-bench train`. The defaults are the recipe of Zhang et al. (2023)."""
 
     epochs: Annotated[int, Field(ge=1)] = 30
     learning_rate: Annotated[float, Field(gt=0)] = 1e-3
@@ -73,9 +73,10 @@ class ModelEntry(Strict):
     """A model of a suite.
 
     Attributes:
-        name: A Hub id, folder or torchvision:NAME.
+        name: A Hub id, a folder or torchvision:NAME.
         family: Type of the small network that replaces the model under --smoke.
-        train: Options for training the model on each dataset. If they are missing, the model is used unchanged.
+        train: Options with which the model is trained on each dataset. If they are missing, the model is used
+            unchanged.
     """
 
     name: str
@@ -95,7 +96,7 @@ class RunEntry(Strict):
     Attributes:
         datasets: Names of datasets.
         models: Names of models.
-        explainers: Explainers in command-line syntax, such as `rise:masks=8000`.
+        explainers: Explainers, in the same syntax as on the command line, such as `rise:masks=8000`.
         metrics: Metrics in addition to the metrics of the tables that use this run.
         other: The second classifier, for metrics that need one.
         settings: Other settings of `saliency-bench run`.
@@ -116,7 +117,7 @@ class Value(Strict):
         metric: Show the mean score of this metric.
         part: Instead of the score, show this part of the metric. With *, as in `0.05 training *`, show the mean of all
             matching parts.
-        against: Show the correlation of `metric` with this second metric, or with `crowd`, over the axes in `over`.
+        against: Show the correlation between `metric` and this second metric, or `crowd`, across the axes in `over`.
         correlation: Type of correlation coefficient.
         clever_hans: Instead of the correlation, show the share of samples that `analyse --what clever-hans` selects.
             `metric` is then the localisation metric and `against` the faithfulness metric.
@@ -131,7 +132,7 @@ class Value(Strict):
             commonest class, over all splits. A table with only sizes and texts needs no run.
         text: {dataset: text from the paper}.
         transform: Transform of saliency_consistency that is applied to the images before the accuracy is measured.
-        run: The table's run that provides the value, if not all runs do.
+        run: Name of the run that provides the value, if not all runs of the table do.
         scale: Factor that converts the value into the paper's unit.
     """
 
@@ -175,7 +176,7 @@ class Value(Strict):
 
     @property
     def has_explainer(self) -> bool:
-        """Return whether the value depends on the explainer."""
+        """Return whether the value depends on an explainer."""
         return not (self.accuracy or self.count or self.size or self.text)
 
     @property
@@ -185,19 +186,19 @@ class Value(Strict):
 
 
 class Note(Strict):
-    """A remark on some of the paper's numbers, selected by their names on the axes in `where`."""
+    """A remark on some of the paper's numbers. `where` selects these numbers by their names on the axes."""
 
     note: str
     where: dict[Axis, tuple[str, ...]] = {}
 
 
 class Decision(Strict):
-    """A statement of the paper or a gap in it, and the suite's choice.
+    """A statement in the paper, or a gap in it, and the choice that the suite makes.
 
     Attributes:
         about: Names of datasets, models, explainers or metrics. If empty, the decision is about the whole suite.
-        paper: The paper's statement.
-        run: The suite's choice.
+        paper: What the paper states.
+        run: What the suite does.
     """
 
     about: tuple[str, ...] = ()
@@ -211,16 +212,16 @@ class TableSpec(Strict):
     Attributes:
         title: Title of the table.
         runs: Names of the runs whose scores the table shows.
-        rows: Axes of the rows. The first axis changes slowest.
+        rows: Axes of the rows. Names on the first axis change slowest.
         columns: Axes of the columns.
         over: Axes over which numbers are averaged (or correlated), with equal weights.
         values: {name in the table: quantity}.
         variants: {name in the table: {placeholder: value}}. `{k}` in a metric, part or transform of a value, as in
             `saliency_correctness:k={k}`, is replaced by the value of each variant.
         show: {axis: names in the paper's order}. Other names of the runs, such as baselines, come after them.
-        figures: The paper's numbers for the names in `show`: a list per row, with null for missing numbers.
+        figures: The paper's numbers for the names in `show`, as one list per row. Missing numbers are null.
         notes: Remarks on the paper's numbers.
-        t_test: Explainer that is compared with each of the others in a paired t-test, as in the paper.
+        t_test: Explainer that is compared with each other explainer in a paired t-test, as in the paper.
         plot: Type of plot, or "" for none.
     """
 
@@ -240,7 +241,7 @@ class TableSpec(Strict):
 
     @model_validator(mode="after")
     def _check_axes(self) -> Self:
-        """Check that each axis is used at most once, and that axes with several names are used."""
+        """Check that each axis is used at most once, and that every axis with several names is used."""
         axes = self.axes
         if len(set(axes)) < len(axes):
             raise ValueError(f"each axis may be used only once in {self.places}")
@@ -259,20 +260,20 @@ class TableSpec(Strict):
 
     @property
     def has_explainer(self) -> bool:
-        """Return whether any value of the table depends on the explainer."""
+        """Return whether any value in the table depends on an explainer."""
         return any(value.has_explainer for value in self.values.values())
 
     def needs(self, **names: str) -> bool:
-        """Return whether the runs with these names are needed. A table needs all of its runs."""
+        """Return whether the table needs the runs with these names. A table needs all of its runs."""
         return True
 
     @property
     def needs_runs(self) -> bool:
-        """Return whether the table shows anything other than texts and the sizes of datasets."""
+        """Return whether the table shows anything other than texts and dataset sizes."""
         return not all(value.size or value.text for value in self.values.values())
 
     def shows(self, axis: str, name: str) -> bool:
-        """Return whether this name on an axis is in the paper's table. Other names are added by the suite."""
+        """Return whether the paper's table contains this name on an axis. The suite adds other names."""
         return all(axis != shown_axis or name in names for shown_axis, names in self.show.items())
 
 
@@ -287,13 +288,13 @@ class ViewSpec(Strict):
             of its partner pasted in.
         reference: Values that replace all other pixels in `top`, `rest` and `region`.
         share: Share of the pixels for `top` and `rest`.
-        target: Target of the map, if different from the run's target. `contrast` is the most likely class minus the
+        target: Target of the map, if it is not the run's target. `contrast` is the most likely class minus the
             runner-up of its group. `false positive` is the most likely class that is not in the image.
         other: Whether to explain the run's other model, for the column that it was trained to predict.
-        without: Whether to show the image without the object (column image_without_object).
-        partner: Whether to show the partner image instead of the image, explained for the partner's class.
-        scores: Whether to show the picture's values below the cell. By default, they are shown only below maps for the
-            run's target.
+        without: Whether to show the image from which the object was removed (column image_without_object).
+        partner: Whether to show the partner image, explained for the partner's class, instead of the image.
+        scores: Whether to show the picture's `values` below the cell. By default, they are shown only below maps that
+            explain the run's target.
     """
 
     kind: Literal["picture", "mask", "map", "top", "rest", "region", "pasted", "inverse"] = "map"
@@ -309,7 +310,7 @@ class ViewSpec(Strict):
 
     @property
     def has_scores(self) -> bool:
-        """Return whether the picture's values are shown below the view."""
+        """Return whether the picture's `values` are shown below the view."""
         return self.kind == "map" and not self.target and not self.partner if self.scores is None else self.scores
 
 
@@ -325,7 +326,7 @@ class Images(Strict):
             hans`: samples that `analyse --what clever-hans` selects for the picture's first explainer. The first value
             must then be a localisation metric and the second a faithfulness metric. `false positive`: images whose
             most probable absent class has p > 0.5 and is the class of a sample that `clever hans` selects.
-        count: Number of images, or number per class for `per class`.
+        count: Number of images. For `per class`, the number of images per class.
     """
 
     ids: tuple[str, ...] = ()
@@ -335,15 +336,15 @@ class Images(Strict):
 
 
 class PictureSpec(Strict):
-    """A picture of a paper: images of runs in rows and columns.
+    """A picture of a paper, which shows images from runs in rows and columns.
 
     Attributes:
         title: Title of the picture.
         runs: Names of the runs whose images the picture shows.
-        rows: Axes of the rows. The first axis changes slowest.
+        rows: Axes of the rows. Names on the first axis change slowest.
         columns: Axes of the columns.
         views: {name of a view: content of the view}.
-        values: {label below a map: score of the sample}.
+        values: {label below a map: quantity whose value for the sample is shown}.
         images: The images to show.
         show: {axis: names}. Only these datasets, models and explainers are shown, in this order.
     """
@@ -382,23 +383,23 @@ class PictureSpec(Strict):
         return self.rows + self.columns
 
     def needs(self, **names: str) -> bool:
-        """Return whether the picture shows cells of the run with these names, {axis: name}."""
+        """Return whether the picture has cells that show the run with these names, {axis: name}."""
         return all(name in self.show.get(axis, (name,)) for axis, name in names.items())  # type: ignore[call-overload]
 
 
 class Smoke(Strict):
-    """Replacements for datasets and models under --smoke: synthetic images, small networks, few steps.
+    """Replacements for datasets and models under --smoke: synthetic images, small networks and few training steps.
 
     A network is pretrained on synthetic images that all datasets share, and then trained on each dataset.
 
     Attributes:
         size: Side of the images in pixels.
         drawings: Number of synthetic images for pretraining. They have the same classes as the datasets.
-        passes: Epochs of pretraining.
+        passes: Number of epochs of pretraining.
         count: Number of images in each dataset.
         limit: Number of samples in each run.
-        epochs: Epochs of training on a dataset.
-        options: {explainer or metric: {option: value}}. They replace the options in runs and tables.
+        epochs: Number of epochs of training on a dataset.
+        options: {explainer or metric: {option: value}}. These options replace those in runs and tables.
     """
 
     size: Annotated[int, Field(ge=32)] = 32
@@ -415,7 +416,7 @@ class Smoke(Strict):
         return TrainingSpec(epochs=self.epochs, learning_rate=1e-4, batch_size=8, size=self.size)
 
     def pretraining(self, name: str) -> TrainingSpec:
-        """Return the options for pretraining the small network for this model. Each model gets a different seed."""
+        """Return the options for pretraining the small network of this model. Each model gets a different seed."""
         from saliency_bench.utils.seeds import seed_of  # imports numpy, which listing suites does not need
 
         seed = seed_of("smoke", name) % 1000
@@ -423,7 +424,7 @@ class Smoke(Strict):
 
 
 class Suite(Strict):
-    """The suite of a paper.
+    """The suite of a paper: everything that its YAML file contains.
 
     Attributes:
         paper: Title and URL of the paper.
@@ -433,7 +434,7 @@ class Suite(Strict):
         tables: {name in the suite: table}.
         pictures: {name in the suite: picture}.
         names: {name of a dataset, model or explainer: name in the paper}.
-        decisions: Gaps in the paper and the suite's choices.
+        decisions: Gaps in the paper, and the suite's choices for them.
         smoke: Replacements for datasets and models under --smoke.
     """
 
@@ -449,7 +450,7 @@ class Suite(Strict):
 
     @model_validator(mode="after")
     def _check_references(self) -> Self:
-        """Check that every name refers to an entry, and that no two numbers would land in the same cell of a table."""
+        """Check that every name refers to an entry, and that no two numbers belong in the same cell of a table."""
         for name, run in self.runs.items():
             _check_names(f"runs.{name}.datasets", run.datasets, self.datasets)
             _check_names(f"runs.{name}.models", run.models, self.models)
@@ -473,11 +474,11 @@ class Suite(Strict):
 
     @property
     def items(self) -> dict[str, TableSpec | PictureSpec]:
-        """Tables and pictures."""
+        """{name: table or picture}."""
         return {**self.tables, **self.pictures}
 
     def _check_places(self, where: str, item: TableSpec | PictureSpec) -> None:
-        """Check that no two numbers or cells share a position, and that the runs have something to compute."""
+        """Check that no two numbers or cells have the same position, and that the runs have something to compute."""
         runs = [self.runs[run] for run in item.runs]
         of_runs = ("model", "explainer") if item.has_explainer else ("model",)
         for axis in ("dataset", *of_runs) if item.needs_runs else ("dataset",):
@@ -493,14 +494,14 @@ class Suite(Strict):
 
 
 def _check_names(where: str, names: Iterable[str], defined: Iterable[str]) -> None:
-    """Raise UserError if any name is not defined in the suite. `where` is the position of the names in the file."""
+    """Raise UserError if a name is not defined in the suite. `where` is the position of the names in the file."""
     for name in names:
         if name not in (available := list(defined)):
             raise UserError(f"{where}: {unknown('name', name, available)}")
 
 
 def suite_files() -> dict[str, Path]:
-    """Return {suite: path of its YAML file} for the suites of this package and of its plugins."""
+    """Return {suite: path of its YAML file} for the suites of this package and of plugins."""
     files: dict[str, Path] = {}
     for path in (path for folder in registry.folders("suites") for path in sorted(folder.glob("*.yaml"))):
         if (first := files.setdefault(path.stem, path)) != path:  # from another package
@@ -509,7 +510,7 @@ def suite_files() -> dict[str, Path]:
 
 
 def list_suites() -> list[str]:
-    """Return the names of all installed suites and of their tables."""
+    """Return the names of all installed suites, and of their tables and pictures."""
     names: list[str] = []
     for suite, path in suite_files().items():
         try:
@@ -520,7 +521,7 @@ def list_suites() -> list[str]:
 
 
 def find_suite(name: str) -> tuple[Path, Suite, tuple[str, ...]]:
-    """Load a suite, given the name of a suite, table or picture, or FILE.yaml or FILE.yaml:TABLE.
+    """Load a suite, given its name, the name of one of its tables or pictures, FILE.yaml, or FILE.yaml:TABLE.
 
     Returns:
         The file, the suite and the names of the selected tables and pictures.
@@ -544,7 +545,7 @@ def find_suite(name: str) -> tuple[Path, Suite, tuple[str, ...]]:
 
 
 def read_suite(path: Path) -> Suite:
-    """Read a suite's file. Raise UserError with the path and the first error if the file is invalid."""
+    """Read a suite's file. If it is invalid, raise a UserError that contains the path and the first error."""
     try:
         content = parse_yaml(read_bytes(path).decode("utf-8"))
     except OSError as error:
@@ -570,7 +571,7 @@ MESSAGES = {  # replacements of pydantic's messages
 
 
 def _first_error(error: ValidationError) -> str:
-    """Describe the first error. For an unknown key, suggest the most similar valid key."""
+    """Describe the first error. If a key is unknown, suggest the most similar valid key."""
     errors = error.errors(include_url=False)
     # Report unknown keys first, because a misspelt key often causes a missing key.
     first = next((item for item in errors if item["type"] == "extra_forbidden"), errors[0])
@@ -583,7 +584,7 @@ def _first_error(error: ValidationError) -> str:
 
 
 def _keys_at(steps: Iterable[str]) -> list[str]:
-    """Return the valid keys of the mapping at a path in the file, such as ["tables", "main"]."""
+    """Return the keys that are valid at a path in the file, such as ["tables", "main"]."""
     model: type[BaseModel] = Suite
     for step in steps:
         if step in model.model_fields:
@@ -595,7 +596,10 @@ def _keys_at(steps: Iterable[str]) -> list[str]:
 
 
 def fill(text: str, variant: dict[str, Scalar]) -> str:
-    """Replace `{name}` in text with the variant's value. Raise UserError if the variant does not define the name."""
+    """Replace each `{name}` in a text with the variant's value.
+
+    Raise UserError if the variant does not define the name.
+    """
 
     def value(match: re.Match) -> str:
         if match[1] not in variant:
@@ -607,10 +611,10 @@ def fill(text: str, variant: dict[str, Scalar]) -> str:
 
 
 def matching_parts(part: str, names: Iterable[str]) -> list[str]:
-    """Return the names of the parts that match `part` of a value, such as "0.05" or "0.05 training *"."""
+    """Return the names of the parts that match the field `part` of a value, such as "0.05" or "0.05 training *"."""
     return [name for name in names if fnmatchcase(name, part)]
 
 
 def identity_of(spec: RunSpec) -> dict[str, Any]:
-    """Return the settings that determine a run's folder: all settings except those in `FREE`."""
+    """Return the settings that determine a run's folder, which are all settings except those in `FREE`."""
     return {name: value for name, value in spec if name not in FREE}

@@ -1,8 +1,8 @@
-"""List of all settings of a suite, shown next to the paper's statements about them.
+"""List all settings of a suite next to the paper's statements about them.
 
-The rows are derived from the suite: every dataset, model, explainer and metric with all options, including defaults.
-The paper's statements are read from `decisions` in the YAML file. If there is no statement, the row says that the paper
-does not mention the setting.
+The rows are derived from the suite: there is one for every dataset, model, explainer and metric, with all options,
+including defaults. The paper's statements are read from `decisions` in the YAML file. If there is no statement on a
+setting, its row says that the paper does not mention the setting.
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,7 +20,7 @@ SILENT = "not mentioned"
 
 
 def settings_table(name: str, suite: Suite, tables: Iterable[str]) -> Printed:
-    """Return the list of settings for these tables of a suite."""
+    """Return the list of settings that these tables of a suite depend on."""
     runs = {run for table in tables if suite.items[table].needs_runs for run in suite.items[table].runs}
     rows = [_row(suite, *entry) for entry in _entries(suite, runs)]
     rows += [("", entry.paper, entry.run) for entry in suite.decisions if not entry.about]
@@ -28,7 +28,7 @@ def settings_table(name: str, suite: Suite, tables: Iterable[str]) -> Printed:
 
 
 def _row(suite: Suite, name: str, resolved: str, note: str) -> tuple[str, str, str]:
-    """Return a row of the list: the resolved options of `name`, followed by the decisions about it."""
+    """Return one row of the list, with the resolved options of `name` and the decisions about it."""
     entries = [entry for entry in suite.decisions if name in entry.about]
     paper = " ".join(entry.paper for entry in entries) or SILENT
     texts = (resolved, *(entry.run for entry in entries), note)
@@ -61,7 +61,7 @@ def _entries(suite: Suite, runs: set[str]) -> Iterator[tuple[str, str, str]]:
 
 
 def _options_by_name(items: Iterable[Any]) -> dict[str, dict[str, list]]:
-    """Return {name: {option: list of values}} of explainers or metrics."""
+    """Return {name: {option: list of its values}} for explainers or metrics."""
     by_name: dict[str, dict[str, list]] = {}
     for item in items:
         values = by_name.setdefault(item.name, {})
@@ -71,7 +71,7 @@ def _options_by_name(items: Iterable[Any]) -> dict[str, dict[str, list]]:
 
 
 def _pairs(settings: dict[str, Any]) -> str:
-    """Format settings as text. Several values of one setting are joined by "or"."""
+    """Format settings as text. If a setting has several values, they are joined by "or"."""
     return ", ".join(
         f"{name}={' or '.join(map(str, value)) if isinstance(value, list) else value}"
         for name, value in settings.items()

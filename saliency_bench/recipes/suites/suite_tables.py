@@ -1,4 +1,7 @@
-"""A suite's tables as data frames and as files: Markdown and LaTeX for reading, CSV and JSON with a row per number."""
+"""A suite's tables, as data frames and as files.
+
+Markdown and LaTeX are for reading; CSV and JSON have one row per number.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,8 +42,9 @@ class SuiteTable(PaperTables):
     Attributes:
         name: Name in the suite.
         table: Specification in the suite.
-        names: {name in the suite: name in the paper}.
-        numbers: A row per number with its axes, `SHOWN`, the paper's number, the difference, notes and runs.
+        names: {name that the suite uses: name that the paper uses}.
+        numbers: One row per number. The columns are the axes, `SHOWN`, the paper's number, the difference, notes and
+            runs.
         compare: Whether to print the paper's numbers as well.
         about: Remarks on the runs that the numbers come from.
         smoke: Whether the numbers come from synthetic images and small networks.
@@ -66,7 +70,7 @@ class SuiteTable(PaperTables):
 
     @cached_property
     def records(self) -> list[dict[str, Any]]:
-        """The numbers as dicts for JSON, with None for missing values."""
+        """The numbers as dicts for JSON. Missing values are None."""
         return self.numbers.astype(object).where(self.numbers.notna(), None).to_dict("records")
 
     @property
@@ -93,7 +97,7 @@ class SuiteTable(PaperTables):
         return bool(self.numbers["value"].notna().any())
 
     def called(self, key: Key) -> list[str]:
-        """Return the paper's names for a row or column."""
+        """Return the names that the paper uses for a row or column."""
         return [self.names.get(name, name) for name in key]
 
     def is_count(self, record: Mapping[str, Any]) -> bool:
@@ -102,7 +106,7 @@ class SuiteTable(PaperTables):
 
     @property
     def printed(self) -> Printed:
-        """The table for printing: each number with its interval, the paper's number and the difference."""
+        """The table as it is printed: each number with its interval, the paper's number and the difference."""
         cells = self.cells
         lines: list[tuple[Value, ...]] = [
             (*self.called(row), *(text_of(self, cells.get((row, column))) for column in self.columns))
@@ -112,7 +116,7 @@ class SuiteTable(PaperTables):
         return Printed(header, lines, self.name)
 
     def paper_table(self) -> PaperTable:
-        """Return the table that `to_latex` and `to_markdown` format."""
+        """Return the table in the form that `to_latex` and `to_markdown` format."""
         cells = self.cells
         lines = [
             Line(tuple(self.called(row)), [_entry(self, cells.get((row, column))) for column in self.columns])
@@ -123,7 +127,10 @@ class SuiteTable(PaperTables):
 
     @property
     def notes(self) -> list[str]:
-        """The notes below the table: remarks, missing numbers, and explanations of bold numbers and marks."""
+        """The notes below the table: remarks, missing numbers, and explanations of bold numbers and of marks.
+
+        They contain remarks, missing numbers, and explanations of bold numbers and marks.
+        """
         counts = self.numbers.loc[self.numbers["missing"] != "", "missing"].value_counts(sort=False)
         notes = [f"{count} of {len(self.numbers)} numbers are missing: {reason}." for reason, count in counts.items()]
         if self.numbers["best"].any():
@@ -137,7 +144,7 @@ class SuiteTable(PaperTables):
 
     @property
     def remarks(self) -> list[str]:
-        """Remarks on the whole table."""
+        """Remarks on the entire table."""
         compared = self.numbers[self.numbers["paper"].notna()]
         notes = [f"The paper: {note.note}" for note in self.table.notes
                  if self.compare and _fits(compared, note.where).any()]  # fmt: skip
@@ -154,7 +161,7 @@ class SuiteTable(PaperTables):
         return "\n".join([*lines, *(f"{note}\n" for note in self.notes)])
 
     def write(self, folder: Path) -> None:
-        """Write TABLE.md, .tex, .csv and .json."""
+        """Write the table as TABLE.md, TABLE.tex, TABLE.csv and TABLE.json."""
         write_text(folder / f"{self.name}.md", self.markdown())
         write_text(folder / f"{self.name}.tex", self.to_latex())
         write_text(folder / f"{self.name}.csv", as_csv(self.numbers, self.smoke))
@@ -164,14 +171,14 @@ class SuiteTable(PaperTables):
 
 
 def as_csv(numbers: pd.DataFrame, smoke: bool) -> str:
-    """Return numbers as CSV. In a smoke test, a column `smoke` marks every row."""
+    """Format numbers as CSV. In a smoke test, every row is marked in a column `smoke`."""
     frame = numbers.assign(smoke=True) if smoke else numbers
     rows = frame.astype(object).where(frame.notna(), None).itertuples(index=False, name=None)
     return csv_text(list(frame.columns), rows)
 
 
 def make_table(name: str, results: Results, compare: bool = False, about: Sequence[str] = ()) -> SuiteTable:
-    """Return a table with its numbers and the paper's numbers."""
+    """Create a table from its numbers and the paper's numbers."""
     table = results.suite.tables[name]
     axes = columns_of([*table.rows, *table.columns])
     frame = results.numbers_of(name).rename(columns={"value": QUANTITY})
@@ -189,11 +196,11 @@ def make_table(name: str, results: Results, compare: bool = False, about: Sequen
 
 
 def figures_of(table: TableSpec, frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the paper's numbers, one row each, with the axes of the table and the column `paper`.
+    """Return the paper's numbers, one per row. The columns are the axes of the table and `paper`.
 
     Args:
         table: The table. Its `figures` are in the order of the names that the paper's table shows.
-        frame: The axes of the table's numbers, in order.
+        frame: The axes of the table's numbers, in the order of the table.
     """
     rows, columns = _show(table, frame)
     figures = [
@@ -206,7 +213,7 @@ def figures_of(table: TableSpec, frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def check_figures(suite: Suite, tables: Iterable[str]) -> None:
-    """Raise UserError if the paper's numbers in the suite's file do not have as many rows and columns as the table."""
+    """Raise UserError if the paper's numbers in a suite's file do not have as many rows and columns as the table."""
     for name in tables:
         if (table := suite.tables.get(name)) is None:
             continue  # a picture
@@ -220,7 +227,7 @@ def check_figures(suite: Suite, tables: Iterable[str]) -> None:
 
 
 def _show(table: TableSpec, frame: pd.DataFrame) -> tuple[list[Key], list[Key]]:
-    """Return the rows and columns of the paper's table, leaving out names that the suite adds."""
+    """Return the rows and columns of the paper's table. Names that the suite adds are left out."""
     rows, columns = (
         [key for key in keys_of(frame, columns_of(axes)) if all(map(table.shows, axes, key))]
         for axes in (table.rows, table.columns)
@@ -229,17 +236,20 @@ def _show(table: TableSpec, frame: pd.DataFrame) -> tuple[list[Key], list[Key]]:
 
 
 def columns_of(axes: Iterable[str]) -> list[str]:
-    """Return the column names of axes in a frame of numbers."""
+    """Return the names of the columns that contain these axes in a frame of numbers."""
     return [QUANTITY if axis == "value" else axis for axis in axes]
 
 
 def keys_of(frame: pd.DataFrame, columns: Sequence[str]) -> list[Key]:
-    """Return the distinct names in these columns, in the order of the frame, or [()] if `columns` is empty."""
+    """Return the distinct names in these columns, in the order of the frame. If `columns` is empty, return [()]."""
     return list(dict.fromkeys(zip(*(frame[column] for column in columns), strict=True))) if columns else [()]
 
 
 def _fits(frame: pd.DataFrame, where: Mapping[Any, Sequence[str]]) -> pd.Series:
-    """Return whether a note applies to each number. A note on an axis that the table lacks applies to no number."""
+    """Return which numbers a note applies to.
+
+    If a note refers to an axis that the table lacks, it applies to no number.
+    """
     fits = pd.Series(True, index=frame.index)
     for axis, names in where.items():
         (column,) = columns_of([axis])
@@ -248,17 +258,17 @@ def _fits(frame: pd.DataFrame, where: Mapping[Any, Sequence[str]]) -> pd.Series:
 
 
 def _range(low: int, high: int) -> str:
-    """Format a range such as "5 to 10", or one number if both ends are equal."""
+    """Format a range such as "5 to 10". If both ends are equal, one number is shown."""
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def rests_on_few(record: Mapping[str, Any]) -> bool:
-    """Return whether a number comes from a run with too few images for an interval."""
+    """Return whether a number comes from a run that has too few images for an interval."""
     return record["value"] is not None and record["least"] is not None and record["least"] < INTERVAL_FROM
 
 
 def text_of(table: SuiteTable, record: Mapping[str, Any] | None) -> str:
-    """Format a number as in 0.312 [0.288, 0.337]*, followed by the paper's number and the difference if requested."""
+    """Format a number as in 0.312 [0.288, 0.337]*. On request, the paper's number and the difference follow."""
     if record is None:
         return ""
     if record["text"]:
@@ -280,18 +290,18 @@ def _entry(table: SuiteTable, record: Mapping[str, Any] | None) -> TableEntry:
 
 
 def number_of(table: SuiteTable, record: Mapping[str, Any], column: str = "value") -> str:
-    """Format the number in a column of a record, such as 0.312, or 4,318 for a count."""
+    """Format the number in a column of a record, such as 0.312. A count is formatted as in 4,318."""
     value = record[column]
     return f"{value:,.0f}" if table.is_count(record) and value is not None else words.number(value)
 
 
 def interval_of(record: Mapping[str, Any]) -> str:
-    """Format the interval as in [0.288, 0.337], or return "" if there is no interval."""
+    """Format the interval as in [0.288, 0.337]. Return "" if there is no interval."""
     return "" if record["low"] is None else f"[{words.number(record['low'])}, {words.number(record['high'])}]"
 
 
 def figure_of(table: SuiteTable, record: Mapping[str, Any]) -> str:
-    """Return text such as "paper 0.300, +0.012", or "" if the paper has no number to compare with."""
+    """Return text such as "paper 0.300, +0.012". Return "" if the paper has no number to compare with."""
     if not table.compare or record["paper"] is None:
         return ""
     text, difference = f"paper {number_of(table, record, 'paper')}", record["difference"]

@@ -1,4 +1,4 @@
-"""A paper's paired t-test and this package's paired test, for tables whose paper reports significance.
+"""Run a paper's paired t-test and this package's paired test, for tables whose paper reports significance.
 
 The t-test is not adjusted for multiple comparisons and treats the images of a cluster as independent. This package's
 test (`read/statistics/paired_test.py`) is adjusted and compares clusters. The number of significant differences
@@ -21,7 +21,7 @@ COLUMNS = ("dataset", "model", "quantity", "explainer", "other", "n", "differenc
 
 
 def t_tests(results: Results, name: str) -> pd.DataFrame:
-    """Compare each explainer with the table's `t_test` explainer, and return a row per run, metric and explainer.
+    """Compare each explainer with the table's `t_test` explainer. Return one row per run, metric and explainer.
 
     Returns:
         A frame with the columns `COLUMNS`. p is NaN if there are too few samples, and `p_paired_test` is NaN if the run
@@ -40,7 +40,10 @@ def t_tests(results: Results, name: str) -> pd.DataFrame:
 
 
 def _compare(run: Run, metric: str, reference: str, others: list[str]) -> Iterator[tuple[Any, ...]]:
-    """Yield the columns of a row, starting with `explainer`, for each other explainer of a run that has a score."""
+    """Compare the reference with every other explainer that has a score in the run.
+
+    Yield one tuple per comparison, which contains the values of COLUMNS from `explainer` onwards.
+    """
     cells = {cell.explainer_text: cell for cell in run.cells if cell.metric_text == metric and not cell.aggregate}
     if reference not in cells:
         return
@@ -54,7 +57,7 @@ def _compare(run: Run, metric: str, reference: str, others: list[str]) -> Iterat
 
 
 def _adjusted_p(run: Run, first: CellResult, second: CellResult) -> float:
-    """Return the p-value from the run's paired test of two cells, or NaN if there is none."""
+    """Return the p-value of the run's paired test that compares two cells, or NaN if there is none."""
     for contrast in run.contrasts:
         if set(contrast.cells) == {first.cell_id, second.cell_id}:
             return np.nan if contrast.p is None else contrast.p
@@ -62,7 +65,7 @@ def _adjusted_p(run: Run, first: CellResult, second: CellResult) -> float:
 
 
 def remarks(frame: pd.DataFrame) -> list[str]:
-    """Return a remark on how many differences are significant in each test."""
+    """Return a remark that states how many differences are significant in each test."""
     if frame.empty:
         return []
     significant = [int((frame[column] < ALPHA).sum()) for column in ("p_t_test", "p_paired_test")]

@@ -1,4 +1,4 @@
-"""Accuracy of a classifier on images that are rotated, shifted or mirrored as in saliency_consistency."""
+"""Measure a classifier's accuracy on images that are rotated, shifted or mirrored as in saliency_consistency."""
 
 from dataclasses import replace
 from typing import Any
@@ -18,13 +18,13 @@ from saliency_bench.utils.files import read_json, write_json
 
 
 def accuracy_under(data: SplitTable, model: RunModel, transform: str = "") -> dict[str, Any]:
-    """Measure `accuracy` and `top5` on a run's samples under a transform, with intervals.
+    """Measure `accuracy` and `top5`, with intervals, on a run's samples after a transform.
 
     Args:
         data: Samples of the run.
         model: Network of the run.
-        transform: One of TRANSFORMS, applied to the prepared images; empty areas are filled with black. With "", the
-            images are not transformed, and the accuracies are those in the run's summary.
+        transform: One of TRANSFORMS. The transform is applied to the preprocessed images, and empty areas are filled
+            with black. With "", the images are not transformed, and the accuracies are those in the run's summary.
 
     Returns:
         {"accuracy": ..., "top5": ...}. `top5` is None for five classes or fewer. For sigmoid classifiers, the accuracy
@@ -48,7 +48,7 @@ def accuracy_under(data: SplitTable, model: RunModel, transform: str = "") -> di
 
 
 def measure(job: SuiteJob) -> None:
-    """Measure the accuracies that tables need and that are not stored yet, and store them in the folder of a run."""
+    """Measure the accuracies that tables need and that have not been stored yet. Store them in the run's folder."""
     measured = accuracies_of(job)
     missing = [transform for transform in job.transforms if transform not in measured]
     if missing:
@@ -58,7 +58,7 @@ def measure(job: SuiteJob) -> None:
 
 
 def accuracies_of(job: SuiteJob) -> dict[str, dict[str, Any]]:
-    """Return {transform: {"accuracy": ..., "top5": ...}} if measured for the current run, else {}."""
+    """Return {transform: {"accuracy": ..., "top5": ...}} if measured for the run in its current state, else {}."""
     if not job.accuracies.is_file():
         return {}
     content = read_json(job.accuracies)
@@ -66,6 +66,6 @@ def accuracies_of(job: SuiteJob) -> dict[str, dict[str, Any]]:
 
 
 def _identity(job: SuiteJob) -> list:
-    """Return the values that an accuracy depends on: the classifier, the images and the number of images."""
+    """Return everything that an accuracy depends on: the classifier, the images and the number of images."""
     summary = read_json(job.folder / "summary.json")
     return [summary["model"]["digest"], summary["dataset"]["fingerprint"], summary["dataset"]["used"]]

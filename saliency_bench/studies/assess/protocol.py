@@ -1,9 +1,9 @@
-"""The assessment protocol: assignment of maps to people, validation of requests, and storage of answers.
+"""The assessment protocol: assign maps to people, validate requests, and store answers.
 
-A unit is a map, as JSON `[image id, explainer]`. The explainer "human mask" stands for the mask of the dataset. A
-person rates all maps of an image in a random order that is stored in the assignments. An answer is {"place": 2,
-"ratings": {"complete": 4, ...}}, where place is the position of the map among the maps of the image, starting at 0. A
-change of ratings is a new revision.
+A unit is a map, written as JSON `[image id, explainer]`. The explainer "human mask" stands for the mask of the dataset.
+A person rates all maps of an image in a random order that is stored in the assignments. An answer is {"place": 2,
+"ratings": {"complete": 4, ...}}, where place is the position of the map among the maps of the image, starting at 0. If
+a person changes the ratings of a map, this is a new revision.
 
 Attention checks use separate images, which are the same for everyone and whose ratings do not count. One of the maps,
 the unit `[image id, null]`, belongs to a different image but is displayed over the image of the check. An attentive
@@ -42,9 +42,9 @@ def configuration(
     limit: int | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Return the configuration of a study for the store.
+    """Return the configuration with which a study is stored.
 
-    If `images` contains masks drawn by people, the masks are rated too.
+    If `images` contains masks drawn by people, these masks are rated too.
 
     Args:
         images: Images of a run.
@@ -89,7 +89,10 @@ def configuration(
 
 
 def _rateable(images: RunImages) -> list[str]:
-    """Return the images whose maps explain one class and, if masks are rated, that have a mask of this class."""
+    """Return the images whose maps explain one class.
+
+    If masks are rated, the images must also have a mask of this class.
+    """
     if not images.explained:
         raise UserError(
             "people can rate only maps that explain one class, but this run's target is neither 'label' nor "
@@ -104,7 +107,7 @@ def _rateable(images: RunImages) -> list[str]:
 
 
 def _stranger(images: RunImages, image: str, drawn: Sequence[str], seed: int) -> str:
-    """Return the image whose map is used in an attention check, preferably an image of a different class."""
+    """Return an image whose map can be shown over `image` in an attention check, preferably of a different class."""
     others = [other for other in drawn if other != image]
     return min(
         others, key=lambda other: (images.explained[other] == images.explained[image], seed_of(seed, image, other))
@@ -122,12 +125,15 @@ class Assess:
     # questions
 
     def given(self, person: str) -> list[list[Assignment]]:
-        """Return the maps that a person rates, grouped by image. They are assigned on the first call."""
+        """Return the maps that a person rates, grouped by image. On the first call, they are assigned."""
         assigned = self.study.assignments(person) or self.study.give(person, lambda all_of: self._draw(person, all_of))
         return [list(maps) for _, maps in groupby(assigned, key=lambda assignment: pair_of(assignment.unit)[0])]
 
     def _draw(self, person: str, everyone: list[Assignment]) -> list[str]:
-        """Select the maps of the images with the fewest raters (at most `raters` per image) and of attention checks."""
+        """Select maps for a person: those of the images with the fewest raters, and those of the attention checks.
+
+        At most `raters` people rate an image.
+        """
         settings, seed = self.study.configuration, self.study.seed
         active, without = self.study.active(self.lease_hours), excluded(self.study)
         everyone = [entry for entry in everyone if entry.person not in without]
@@ -143,7 +149,10 @@ class Assess:
         return [unit for image in images for unit in self._units(image, person)]
 
     def _units(self, image: str, person: str) -> list[str]:
-        """Return the maps of an image in the person's order. In a check, one map belongs to a different image."""
+        """Return the maps of an image in the order in which this person sees them.
+
+        In a check, one map belongs to a different image.
+        """
         settings, seed = self.study.configuration, self.study.seed
         names: list[str | None] = [*settings["explainers"], *([HUMAN] if settings["masks"] else [])]
         if image in settings["checks"]:
@@ -151,7 +160,7 @@ class Assess:
         return sorted((unit_of(image, name) for name in names), key=lambda unit: seed_of(seed, person, unit))
 
     def state(self, person: str) -> dict[str, Any]:
-        """Return the data for a person's page: the first image with an unrated map, and existing ratings."""
+        """Return the data for a person's page: the first image that has an unrated map, and the existing ratings."""
         given = self.given(person)
         about = {"total": len(given), "scale": self.study.configuration["scale"]}
         ratings = self._ratings(person)
@@ -176,7 +185,7 @@ class Assess:
         return {answer.unit: answer.payload["ratings"] for answer in self.study.answers(person, masks=False)}
 
     def _show(self, person: str, place: object) -> tuple[str, int]:
-        """Return (unit, position within the image) for a position in the person's order.
+        """Return (unit, position among the maps of its image) for a position in the person's order.
 
         Raises:
             UserError: The person has not reached this position yet.
@@ -191,10 +200,10 @@ class Assess:
         raise UserError("this map is not your current question yet; reload the page")
 
     def picture(self, person: str, place: object, *, plain: bool = False) -> bytes:
-        """Return a PNG of the image with the map as an overlay, or of the image alone if `plain`.
+        """Return a PNG of the image with the map as an overlay, or of only the image if `plain` is true.
 
         Raises:
-            UserError: The person has not reached this position.
+            UserError: The person has not reached this position yet.
         """
         image, name = pair_of(self._show(person, place)[0])
         if plain:
@@ -214,7 +223,7 @@ class Assess:
         """Store the ratings of a map. A repeated request is stored only once.
 
         Raises:
-            UserError: The ratings are invalid, or the person has not reached this map.
+            UserError: The ratings are invalid, or the person has not reached this map yet.
         """
         unit, number = self._show(person, sent.get("place"))
         ratings, settings = sent.get("ratings"), self.study.configuration

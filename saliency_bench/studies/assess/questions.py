@@ -17,13 +17,13 @@ TAKEN = (*ABOUT, "question", "rating")  # not allowed as ids of questions, becau
 
 
 def read_questions(path: str | Path | None = None) -> dict[str, Any]:
-    """Read {"scale": [text, ...] from worst to best, "questions": {id: text}} from a file.
+    """Read {"scale": [text, ...], "questions": {id: text}} from a file. The scale is sorted from worst to best.
 
-    The default questions are used if `path` is None.
+    If `path` is None, the default questions are returned.
 
     Raises:
-        UserError: The file does not contain 2 to 9 levels and 1 to 6 questions, which must be strings, or contains a
-            question twice.
+        UserError: The file does not contain 2 to 9 levels and 1 to 6 questions, one of these is not a string, or a
+            question occurs twice.
     """
     path = DEFAULT if path is None else Path(path)
     try:

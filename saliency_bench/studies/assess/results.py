@@ -1,4 +1,4 @@
-"""Results of an assessment: mean ratings per explainer and question, rater agreement, and statistics per person."""
+"""Results of an assessment: mean ratings per explainer and question, agreement of raters, and statistics per person."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,10 +26,11 @@ EXPORT = ("image_id", "explainer", "person", "question", "rating", "place")
 
 @dataclass(frozen=True)
 class Rated:
-    """Each person's last rating of each map.
+    """Each person's last rating of each map, and the results of the attention checks.
 
     Attributes:
-        ratings: A row per rating: image_id, explainer, person, place, seconds, created, and a column per question.
+        ratings: One row per rating. The columns are image_id, explainer, person, place, seconds, created, and one for
+            each question.
         checks: {person: whether each attention check was answered correctly}.
     """
 
@@ -37,15 +38,15 @@ class Rated:
     checks: dict[str, list[bool]]
 
     def without(self, people: set[str]) -> pd.DataFrame:
-        """Return all ratings except the ratings of these people."""
+        """Return all ratings except those given by these people."""
         return self.ratings[~self.ratings["person"].isin(people)]
 
 
 def rated(study: Study) -> Rated:
     """Load the ratings of a study.
 
-    An attention check is answered correctly if all ratings of the map from a different image are in the lower half of
-    the scale.
+    A person passes an attention check if all ratings of the map that belongs to a different image are in the lower half
+    of the scale.
     """
     images, lowest = set(study.configuration["images"]), len(study.configuration["scale"]) // 2
     rows: list[dict[str, Any]] = []
@@ -64,7 +65,7 @@ def rated(study: Study) -> Rated:
 def results(study: Study, *, people: bool = True, with_failed: bool = False, exclude: Sequence[str] = ()) -> Findings:
     """Return mean ratings with intervals over clusters of images, and Krippendorff's ordinal alpha.
 
-    Human masks, if rated, are the last row of each question and are not included in alpha.
+    If human masks were rated, they are the last row of each question. They are not included in alpha.
 
     Args:
         study: An assessment.
@@ -100,7 +101,7 @@ def results(study: Study, *, people: bool = True, with_failed: bool = False, exc
 
 
 def _means(study: Study, kept: pd.DataFrame, everyone: pd.DataFrame) -> list[tuple]:
-    """Return rows of RATINGS for each question, best explainer first and human masks last."""
+    """Return the rows of the table RATINGS. Each question lists the best explainer first and human masks last."""
     limits = (1.0, float(len(study.configuration["scale"])))
     all_ratings = everyone.groupby("explainer")
     rows = []
@@ -126,7 +127,7 @@ def _of_people(study: Study, stored: Rated) -> list[tuple]:
 
 
 def _agreement(study: Study, kept: pd.DataFrame) -> list[tuple]:
-    """Return rows of AGREEMENT, computed from maps of explainers that several people rated."""
+    """Return the rows of the table AGREEMENT, computed from maps of explainers that several people have rated."""
     maps = ["image_id", "explainer"]
     ratings = kept[kept["explainer"] != HUMAN]
     ratings = ratings[ratings.groupby(maps)["person"].transform("size") > 1]
@@ -153,7 +154,7 @@ def ordinal_alpha(counts: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
     Args:
         counts: Number of people who rated map u with level c, shape (U, L), at least two per map.
-        weights: Weight of each map in each draw, shape (D, U).
+        weights: Weight of each map in each bootstrap draw, shape (D, U).
     """
     raters = counts.sum(axis=1)
     pairs = counts[:, :, None] * counts[:, None, :] - np.eye(counts.shape[1]) * counts[:, :, None]
@@ -171,13 +172,15 @@ def ordinal_alpha(counts: np.ndarray, weights: np.ndarray) -> np.ndarray:
 def export(
     study: Study, path: Path, *, people: bool = True, with_failed: bool = False, exclude: Sequence[str] = ()
 ) -> int:
-    """Write the last ratings as CSV or Parquet, a row per map, person and question, and return the number of rows.
+    """Write each person's last ratings as CSV or Parquet. There is one row per map, person and question.
+
+    Return the number of rows.
 
     Args:
         study: An assessment.
         path: Output file.
-        people: Whether to include pseudonyms. If False, people are numbered independently for each map, so that the
-            ratings of a person cannot be linked.
+        people: Whether to include pseudonyms. If False, people are numbered independently for each map, so that a
+            person's ratings of different maps cannot be linked.
         with_failed: Whether to include the ratings of people who failed an attention check.
         exclude: People whose ratings are always excluded.
 

@@ -1,8 +1,8 @@
-"""COCO: `annotations.json` and `consensus.json`, with uncompressed run lengths, which are lossless.
+"""COCO format: `annotations.json` and `consensus.json`, with uncompressed run lengths, which are lossless.
 
-An annotation is a person's whole mask of an image, with `iscrowd` 1 (which indicates run lengths) and an additional
-field `person`. COCO has no empty masks, so the field `no_region` of an image lists the people who answered that the
-image has no region. Reading polygons requires pycocotools.
+An annotation is a person's entire mask of an image. It has `iscrowd` 1, which indicates run lengths, and an additional
+field `person`. COCO has no empty masks, so each image has a field `no_region`, which lists the people who answered that
+the image has no region. Reading polygons requires pycocotools.
 """
 
 import json
@@ -79,7 +79,7 @@ def _annotation(number: int, image: int, category: int, entry: PersonMask) -> di
 
 
 def read(path: Path, person: str, selection: PersonRegions | None = None) -> dict[str, np.ndarray]:
-    """Read {unit: mask} from a file. Ids can be numbers or strings."""
+    """Read {unit: mask} from a file. Ids in the file can be numbers or strings."""
     path = file_in(path, "annotations.json")
     try:
         content = parse_json(read_bytes(path, LARGEST))
@@ -148,7 +148,7 @@ def _runs(segmentation: dict[str, Any], height: int, width: int) -> np.ndarray:
 def _counts(text: str) -> list[int]:
     """Decode compressed run lengths. pycocotools is not used, because it accepts damaged run lengths.
 
-    A digit holds 5 bits of a number, lowest bits first. A sixth bit is set if more digits follow. From the fourth
+    Each digit contains 5 bits of a number, lowest bits first. A sixth bit is set if more digits follow. From the fourth
     number on, each number is stored as its difference from the number two positions before.
     """
     counts: list[int] = []

@@ -1,8 +1,8 @@
-"""CVAT for images 1.1: PERSON/annotations.xml, with one mask element per image.
+"""The format "CVAT for images 1.1": PERSON/annotations.xml, with one mask element per image.
 
-A mask is stored as a box [left, left + width) x [top, top + height) with run lengths, row by row, starting with zeros.
-Polygons, boxes and ellipses can be read too, even if they are rotated. CVAT also lists images without annotations, so
-the answer "no region" is marked with `no_region="1"`.
+A mask is stored as a box [left, left + width) x [top, top + height) and the run lengths of its pixels, row by row,
+starting with zeros. Polygons, boxes and ellipses, rotated or not, can be read too. CVAT also lists images without
+annotations, so the answer "no region" is marked with `no_region="1"`.
 """
 
 from collections.abc import Iterator, Sequence

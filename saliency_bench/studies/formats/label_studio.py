@@ -1,8 +1,10 @@
-"""Label Studio: `tasks.json` with brush masks, for import into Label Studio and `label_studio_sdk.converter.brush`.
+"""Label Studio format: `tasks.json` with brush masks.
 
-Exports in the formats JSON and JSON-MIN can be read, with all types of regions that have an area: brush, bitmask,
-polygon, rectangle and ellipse, even if they are rotated. Coordinates are percentages of the upright image. A rectangle
-is rotated around its upper left corner, an ellipse around its centre.
+Label Studio and `label_studio_sdk.converter.brush` can import it.
+
+Exports in JSON and JSON-MIN format can be read. All region types that have an area are supported: brush, bitmask,
+polygon, and (possibly rotated) rectangle and ellipse. Coordinates are percentages of the image's width and height,
+after its EXIF rotation is applied. A rectangle is rotated around its upper left corner, an ellipse around its centre.
 
 A brush mask is an image (H, W, 4) of bytes, with the mask in all four channels (0 or 255). It is stored as run lengths
 in a stream of bits. The header contains the number of bytes (32 bits), the word size minus 1 (5 bits) and four length
@@ -10,7 +12,7 @@ sizes minus 1 (4 bits each). Blocks follow until all bytes are written. A block 
 a length size (2 bits), the length minus 1 (with that size) and one byte, which is repeated. A block that starts with 0
 contains the index, the length minus 1 and that many bytes.
 
-An annotation without a result can mean that nobody has answered. For the answer "no region", the additional field
+If an annotation has no result, this can mean that nobody has answered. For the answer "no region", the additional field
 `no_region` contains the height and width of the image.
 """
 
@@ -97,7 +99,7 @@ def _config(drawn: Sequence[PersonMask]) -> str:
 
 
 def encode(mask: np.ndarray) -> np.ndarray:
-    """Encode a mask, bool (H, W), as run lengths, uint8 (n,)."""
+    """Encode a mask, bool (H, W), as run lengths, a stream of bytes uint8 (n,)."""
     flat = mask.ravel()
     starts = np.concatenate([[0], np.flatnonzero(flat[1:] != flat[:-1]) + 1, [flat.size]])
     parts = [f"{flat.size * CHANNELS:032b}{7:05b}" + "".join(f"{size - 1:04b}" for size in SIZES)]
@@ -115,7 +117,7 @@ def encode(mask: np.ndarray) -> np.ndarray:
 
 
 def decode(stream: Iterable[int], height: int, width: int) -> np.ndarray:
-    """Decode run lengths into a mask, bool (H, W). Pixels are marked if the last channel, which is displayed, is not 0.
+    """Decode run lengths into a mask, bool (H, W). Pixels whose last channel, which is displayed, is not 0 are marked.
 
     Raises:
         UserError: The stream is damaged or has the wrong size.
@@ -148,7 +150,7 @@ def decode(stream: Iterable[int], height: int, width: int) -> np.ndarray:
 
 
 def read(path: Path, person: str, selection: PersonRegions | None = None) -> dict[str, np.ndarray]:
-    """Read {unit: mask} from an export in JSON or JSON-MIN."""
+    """Read {unit: mask} from an export in JSON or JSON-MIN format."""
     path = file_in(path, "tasks.json")
     try:
         content = parse_json(read_bytes(path, LARGEST))
@@ -185,7 +187,7 @@ def _regions(task: Any, number: int) -> Iterator[Region]:
 
 
 def _whole(record: dict[str, Any]) -> dict[str, Any]:
-    """Convert a record of JSON-MIN (one per annotation) to a task."""
+    """Convert a JSON-MIN record (one per annotation) to a task."""
     results = [
         {"value": value, "original_width": value.get("original_width"), "original_height": value.get("original_height")}
         for values in record.values()
@@ -199,7 +201,10 @@ def _whole(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _images(task: dict[str, Any]) -> list[str]:
-    """Return the names of a task's images: the field `image`, or the first field that looks like an image file."""
+    """Return the names of a task's images, from the field `image` or the first field that looks like an image file.
+
+    They are in the field `image`, or in the first field that looks like an image file.
+    """
     data = task["data"]
     values = [data["image"]] if "image" in data else list(data.values())
     lists = [value if isinstance(value, list) else [value] for value in values]
@@ -216,7 +221,7 @@ def _is_picture(name: Any) -> bool:
 
 
 def _rank(annotation: dict[str, Any], number: int, place: int) -> tuple:
-    """Return a sort key for annotations: ground truth ranks highest, then accepted annotations, then the latest."""
+    """Return a key that sorts annotations. Ground truth ranks highest, then accepted annotations, then the latest."""
     reviews = annotation.get("reviews")
     accepted = any(isinstance(item, dict) and item.get("accepted") is True for item in reviews or [])
     time = str(annotation.get("updated_at") or annotation.get("created_at") or "")
@@ -224,7 +229,7 @@ def _rank(annotation: dict[str, Any], number: int, place: int) -> tuple:
 
 
 def _of_annotation(annotation: dict[str, Any], person: str, images: list[str], rank: tuple) -> Iterator[Region]:
-    """Yield the regions of an annotation. Results with the same id form one region."""
+    """Yield the regions in an annotation. Results with the same id form one region."""
     if annotation.get("no_region"):
         empty = partial(np.zeros, check_size(*annotation["no_region"]), bool)
         yield Region(person, images[0], empty, annotation=rank, is_region=False)
@@ -290,7 +295,7 @@ def _mask(result: dict[str, Any]) -> np.ndarray:
 
 
 def _bitmask(address: str, height: int, width: int) -> np.ndarray:
-    """Return the mask of a bitmask, that is, the pixels of a PNG that are not transparent."""
+    """Return the mask that a bitmask encodes: the pixels of a PNG that are not transparent."""
     alpha = np.asarray(decoded(b64decode(address.partition("base64,")[2])).convert("RGBA"))[..., 3] > 0
     if alpha.shape != (height, width):
         raise UserError("a bitmask does not have the same size as the image; export the annotations again")
@@ -298,7 +303,10 @@ def _bitmask(address: str, height: int, width: int) -> np.ndarray:
 
 
 def _person(annotation: dict[str, Any]) -> str:
-    """Return the pseudonym in the file, or the e-mail address or number of the Label Studio account, or ""."""
+    """Return the person who made an annotation.
+
+    The result is the pseudonym in the file, or the e-mail address or number of the Label Studio account, or "".
+    """
     account = annotation.get("completed_by")
     if isinstance(account, dict):
         account = account.get("email") or account.get("id")
@@ -306,7 +314,7 @@ def _person(annotation: dict[str, Any]) -> str:
 
 
 def _name(regions: list[Region]) -> list[Region]:
-    """Remove the person from all regions if a single Label Studio account drew them, so that --person sets the name.
+    """If a single Label Studio account drew all regions, remove the person from them, so that --person sets the name.
 
     If there are several accounts, shorten each e-mail address to the part before the @ if this is unique, because
     --person does not allow @.

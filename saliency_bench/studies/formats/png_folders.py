@@ -1,4 +1,4 @@
-"""PNG folders: masks/PERSON/ID.png, consensus/ID.png and votes/ID.png, with "/" in an id replaced by "_".
+"""Folders of PNG files: masks/PERSON/ID.png, consensus/ID.png and votes/ID.png. "/" in an id is replaced by "_".
 
 Masks have the values 0 and 255. The value of a pixel in `votes` is the number of people who marked it, up to 255.
 `saliency-bench build gender-xai` and `saliency-bench build environment-xai` read the folder `masks`.
@@ -26,14 +26,14 @@ from saliency_bench.utils.pictures import UnreadableError, opened, png
 
 
 def check(drawn: Sequence[PersonMask]) -> None:
-    """Raise UserError if a person's name is no valid folder name, or if two images would have the same file name."""
+    """Raise UserError if a person's name is not a valid folder name, or if two images would have the same file name."""
     check_stems(drawn)
     for person in {entry.person for entry in drawn}:
         folder_name(person)
 
 
 def write(out: Path, drawn: Sequence[PersonMask]) -> None:
-    """Write a PNG file for each person's mask, each consensus mask, and the votes for each image."""
+    """Write a PNG file for each person's mask of an image, for the consensus mask, and for the votes."""
     for entry in drawn:
         name = f"{file_stem(entry.image_id)}.png"
         if entry.votes is not None:
@@ -49,7 +49,7 @@ def _save(path: Path, pixels: np.ndarray) -> None:
 
 
 def read(path: Path, person: str, selection: PersonRegions | None = None) -> dict[str, np.ndarray]:
-    """Read {unit: mask, bool (H, W)} from the folder of one person or of all people."""
+    """Read {unit: mask, bool (H, W)} from one person's folder, or from the folder that contains everyone's folders."""
     if not path.is_dir():
         raise UserError(f"{path} is not a folder; specify the folder with the PNG files of one person")
     files = sorted(path.glob("*.png"))

@@ -1,4 +1,4 @@
-"""Code shared by the formats: regions in files, selection of regions, file names and checks."""
+"""Code that the formats share: regions in files, the selection of regions, file names and checks."""
 
 import re
 from collections import Counter
@@ -21,7 +21,7 @@ CONSENSUS = "consensus"  # name used as the person of the consensus mask
 
 @dataclass(frozen=True)
 class PersonMask:
-    """A mask, bool (H, W), of a person or of the consensus.
+    """A mask, bool (H, W), drawn by a person or computed as the consensus.
 
     Attributes:
         image_id: Id of the image.
@@ -29,7 +29,7 @@ class PersonMask:
         person: Pseudonym of the person.
         mask: The mask.
         votes: For a consensus, the number of people who marked each pixel, uint16 (H, W).
-        corrected: (revision, reviewer) of a corrected answer, or None.
+        corrected: (revision, reviewer) if a reviewer corrected the answer, else None.
     """
 
     image_id: str
@@ -42,7 +42,7 @@ class PersonMask:
 
 @dataclass(frozen=True)
 class Region:
-    """A region in a file, or another entry that is only counted.
+    """A region in a file, or a different entry that is only counted.
 
     Attributes:
         person: Pseudonym of the person, or "" if the file does not contain it.
@@ -50,7 +50,8 @@ class Region:
         mask: Function that decodes the region, or None for an entry that is not drawn.
         why: Reason why the region is not drawn. If `is_region` is False, the type of the entry, such as "prediction".
         labels: Labels of the region, or ().
-        annotation: Rank and number of the annotation. If an image has several annotations, only the highest is used.
+        annotation: Rank and number of the annotation. If an image has several annotations, only the one that ranks
+            highest is used.
         is_region: Whether the entry is a region. False for predictions and for the answer "no region".
     """
 
@@ -69,7 +70,7 @@ class ImagePlace:
 
     Attributes:
         image: Id in the dataset.
-        units: {unit: class}. The class None matches any label, and "" means that the dataset has no classes.
+        units: {unit: class}. If the class is None, it matches any label. "" means that the dataset has no classes.
     """
 
     image: str
@@ -77,7 +78,7 @@ class ImagePlace:
 
 
 def anywhere(names: Iterable[str]) -> dict[str, ImagePlace]:
-    """Return {name: image} in which each name is a separate image that matches every label."""
+    """Return {name: image}, in which each name is a separate image that matches every label."""
     return {name: ImagePlace(name, {name: None}) for name in names}
 
 
@@ -94,7 +95,7 @@ class PersonRegions:
         skipped: {reason: number of regions}.
         passed: {type: number} of entries that are not regions, such as predictions.
         strange: Names that match no image.
-        left_out: {name: reason} of images that were skipped because a region cannot be drawn.
+        left_out: {name: reason} for images that were skipped because a region cannot be drawn.
     """
 
     places: Callable[[Iterable[str]], dict[str, ImagePlace]] = anywhere
@@ -107,7 +108,7 @@ class PersonRegions:
     left_out: dict[str, str] = field(default_factory=dict)
 
     def masks(self, regions: Iterable[Region], person: str, where: str) -> dict[str, np.ndarray]:
-        """Return {unit: mask}, where a mask is the union of the person's regions.
+        """Return {unit: mask}. A mask is the union of the person's regions.
 
         Raises:
             UserError: Labels are ambiguous, or no mask can be drawn.
@@ -143,14 +144,14 @@ class PersonRegions:
         return self._draw(taken, where)
 
     def _is_drawable(self, region: Region, person: str) -> bool:
-        """Return whether an entry is a region of this person that can be drawn. Count all other entries."""
+        """Return whether an entry is a drawable region by this person. All other entries are counted."""
         if region.mask is not None and region.person == person:
             return True
         self._skip(region.why or "of other people", region)
         return False
 
     def _is_known(self, region: Region, places: dict[str, ImagePlace]) -> bool:
-        """Return whether the image of a region is in the dataset. Count the region if not."""
+        """Return whether the image of a region is in the dataset. If it is not, count the region."""
         if region.image_id in places:
             return True
         self.strange[region.image_id] = None
@@ -188,7 +189,7 @@ class PersonRegions:
                 if not name or any(_same(name, label) for label in region.labels)]  # fmt: skip
 
     def _draw(self, taken: dict[str, list[Region]], where: str) -> dict[str, np.ndarray]:
-        """Return {unit: mask}, skipping units with a region that cannot be drawn."""
+        """Return {unit: mask}. Units with a region that cannot be drawn are skipped."""
         masks: dict[str, np.ndarray] = {}
         for unit, regions in taken.items():
             try:
@@ -210,11 +211,11 @@ class PersonRegions:
         return masks
 
     def counts(self) -> dict[str, Any]:
-        """Return the number of regions read, the number drawn, and the number skipped for each reason."""
+        """Return how many regions were read, how many were drawn, and how many were skipped for each reason."""
         return {"read": self.drawn + sum(self.skipped.values()), "drawn": self.drawn, "skipped": dict(self.skipped)}
 
     def line(self) -> str:
-        """Summarise what happened to all regions in one line."""
+        """Summarise in one line what happened to the regions."""
         counts, skipped = self.counts(), sum(self.skipped.values())
         reasons = ", ".join(f"{number} {why}" for why, number in self.skipped.most_common())
         others = ", ".join(f"{number} {kind}{'s' * (number > 1)}" for kind, number in self.passed.most_common())
@@ -224,7 +225,7 @@ class PersonRegions:
 
 
 def _same(first: str, second: str) -> bool:
-    """Return whether two labels are equal, ignoring case."""
+    """Return whether two labels are the same. Case is ignored."""
     return first.strip().casefold() == second.strip().casefold()
 
 
@@ -233,7 +234,7 @@ def _list(names: list[str]) -> str:
 
 
 def check_person(name: str) -> str:
-    """Return a pseudonym for imported masks.
+    """Check a pseudonym for imported masks and return it.
 
     Raises:
         UserError: The pseudonym is reserved or not a plain name.
@@ -263,7 +264,7 @@ def folder_name(person: str) -> str:
 
 
 def file_stem(image_id: str) -> str:
-    """Return the stem of an image's file names: the id without its file extension, with "/" replaced by "_".
+    """Return the stem of an image's file names, which is the id without its file extension and with "_" instead of "/".
 
     Raises:
         UserError: The result is not a valid file name.
@@ -293,7 +294,7 @@ def check_stems(drawn: Iterable[PersonMask]) -> None:
 
 
 def file_in(path: Path, name: str) -> Path:
-    """Return `path`, or, if it is a folder, the file with this name in the folder.
+    """Return `path`. If it is a folder, return the file with this name in the folder.
 
     Raises:
         UserError: The folder does not contain the file.
@@ -318,9 +319,9 @@ def folder_of(path: Path, folders: Iterable[Path], person: str) -> Path:
 def masks_of(
     regions: Iterable[Region], person: str, path: Path, selection: PersonRegions | None = None
 ) -> dict[str, np.ndarray]:
-    """Return {unit: mask} for the selected regions, by default for all images and labels.
+    """Return {unit: mask} for the selected regions. By default, all images and labels are selected.
 
-    If the file contains names of people, only regions of `person` are used.
+    If the file names people, only the regions drawn by `person` are used.
 
     Raises:
         UserError: The file contains only masks of other people, labels are ambiguous, or no mask can be drawn.
@@ -332,7 +333,7 @@ def masks_of(
 
 
 def _chosen(people: Iterable[str], person: str, path: str) -> str:
-    """Return the name of the person, as written in the file, to import masks from.
+    """Return the name of the person whose masks are imported, as written in the file.
 
     Raises:
         UserError: The file does not contain this person.
@@ -363,7 +364,7 @@ def box_of(mask: np.ndarray) -> tuple[int, int, int, int]:
 
 
 def joined(masks: dict[str, np.ndarray], image_id: str, mask: np.ndarray) -> None:
-    """Add a region to the mask of an image.
+    """Add a region to the mask of its image.
 
     Raises:
         UserError: The region and the mask have different sizes.

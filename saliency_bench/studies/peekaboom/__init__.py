@@ -1,4 +1,4 @@
-"""Peek-a-boom: people see the pixels of an image that a map ranks highest, and then more, until they name the class.
+"""Peek-a-boom: people see more and more pixels of an image, the highest-ranked first, until they name the class.
 
 Lu et al., Crowdsourcing Evaluation of Saliency-based XAI Methods, 2021.
 """

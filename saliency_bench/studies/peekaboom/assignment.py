@@ -1,4 +1,4 @@
-"""Assign images and explainers to people with Latin squares, so that nobody sees an image with two explainers."""
+"""Assign images and explainers to people with Latin squares, so that nobody sees the same image with two explainers."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,11 +14,11 @@ def sheets(
 ) -> list[list[Pair]]:
     """Return the sheet (list of pairs) of each person, in the order in which people join.
 
-    In each of `judgements` rounds, the images are shuffled and divided into blocks of nearly equal size, with at most
-    `pairs` images each. k people judge each block: person s sees image i with explainer (i + s) mod k, so the k people
-    are the rows of a Latin square. Each round contains every pair of image and explainer once, so each pair is judged
-    `judgements` times. An image occurs at most once on a sheet, and the numbers of images of any two explainers on a
-    sheet differ by at most one.
+    There are `judgements` rounds. In each round, the images are shuffled and divided into blocks of nearly equal size,
+    with at most `pairs` images each. k people judge each block: person s sees image i with explainer (i + s) mod k, so
+    the k people are the rows of a Latin square. Each round contains every pair of image and explainer once, so each
+    pair is judged `judgements` times. An image occurs at most once on a sheet. The explainers on a sheet get equally
+    many images, up to a difference of one.
     """
     dealt: list[list[Pair]] = []
     for number in range(judgements):
@@ -33,9 +33,10 @@ def sheets(
 
 
 def leftovers(missing: Mapping[Pair, int], pairs: int, seed: int) -> list[Pair]:
-    """Return a sheet of pairs that were assigned to people who left before judging them.
+    """Return a sheet with pairs whose judges left before judging them.
 
-    Images with the most missing judgements come first, each paired with the explainer that lacks the most judgements.
+    Images with the most missing judgements come first. Each image is paired with the explainer that lacks the most
+    judgements.
     """
     by_image: dict[str, dict[str, int]] = {}
     for (image, explainer), count in missing.items():
@@ -53,6 +54,6 @@ def leftovers(missing: Mapping[Pair, int], pairs: int, seed: int) -> list[Pair]:
 
 
 def with_checks(sheet: Iterable[str], checks: Iterable[str], person: str, seed: int) -> list[str]:
-    """Shuffle the units of a sheet for a person, and insert the attention checks at random positions."""
+    """Shuffle the units on a person's sheet, and insert the attention checks at random positions."""
     units = sorted(sheet, key=lambda unit: seed_of(seed, "order", person, unit))
     return insert_checks(units, checks, person, seed)

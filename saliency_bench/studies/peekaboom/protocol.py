@@ -1,7 +1,7 @@
-"""The peek-a-boom protocol: current question of a person, validation of requests, and storage of answers.
+"""The peek-a-boom protocol: determine a person's current question, validate requests, and store answers.
 
-A unit is an image and an explainer, as JSON `[image id, explainer]`. An attention check, `[image id, null]`, is an
-image that is displayed completely. Each answer is a revision of its unit, with the payload
+A unit is an image and an explainer, written as JSON `[image id, explainer]`. An attention check, `[image id, null]`, is
+an image that is displayed in full. Each answer is a revision of its unit, with the payload
 
     {"step": 1, "exposure": 0.1, "choice": "cat", "right": false}      choice: null for "I don't know"
 
@@ -46,20 +46,20 @@ def configuration(
     limit: int | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Return the configuration of a study for the store.
+    """Return the configuration with which a study is stored.
 
-    Attention checks use images that are not judged. If `limit` is None, all images are judged except those
-    reserved for the checks.
+    Attention checks use images that are not judged.
 
     Args:
         images: Images of a run.
         judgements: Number of judgements per image and explainer.
-        pairs: Number of pairs per person.
+        pairs: Number of pairs of an image and an explainer per person.
         choices: Number of labels to choose from.
         checks: Number of attention checks per person.
-        strike: Whether to strike out tried labels, which rewards guessing (`chance`).
+        strike: Whether to strike out labels that were already tried. This rewards guessing (see `chance`).
         fill: Colour of hidden pixels: black, as in saliency_kae, or grey, as in earlier versions.
-        limit: Number of images to judge, which are drawn at random, or None for all images.
+        limit: Number of images to judge. They are drawn at random. If None, all images are judged except those for the
+            checks.
         seed: Seed of all random choices.
 
     Raises:
@@ -106,10 +106,10 @@ class PeekaboomQuestion:
     """A person's current question.
 
     Attributes:
-        unit: Image and explainer.
+        unit: The image and the explainer, as a unit.
         place: Position in the person's order.
         step: Number of answers so far.
-        tried: Labels chosen so far, with None for "I don't know".
+        tried: Labels that the person has chosen so far. None stands for "I don't know".
     """
 
     unit: str
@@ -133,7 +133,7 @@ class Peekaboom:
 
     @property
     def exposures(self) -> list[float]:
-        """The shares of pixels that are displayed one after another."""
+        """The shares of pixels that are displayed, one after the other."""
         return self.study.configuration["exposures"]
 
     @cached_property
@@ -146,11 +146,11 @@ class Peekaboom:
     # questions
 
     def given(self, person: str) -> list[Assignment]:
-        """Return the units of a person, which are assigned on the first call."""
+        """Return the units of a person. On the first call, they are assigned."""
         return self.study.assignments(person) or self.study.give(person, lambda all_of: self._draw(person, all_of))
 
     def _draw(self, person: str, everyone: list[Assignment]) -> list[str]:
-        """Return the next sheet, or, if all sheets are assigned, pairs that other people left without judging them."""
+        """Return the next sheet. If all sheets are assigned, return pairs whose judges left before judging them."""
         settings = self.study.configuration
         number = len({assignment.person for assignment in everyone})
         if number < len(self._sheets):
@@ -163,7 +163,7 @@ class Peekaboom:
         return with_checks([unit_of(*pair) for pair in sheet], checks, person, self.study.seed)
 
     def _missing(self, everyone: list[Assignment]) -> dict[Pair, int]:
-        """Return {pair: number of missing judgements}. Judgements in progress are not missing."""
+        """Return {pair: number of missing judgements}. Judgements in progress do not count as missing."""
         settings = self.study.configuration
         active = self.study.active(self.lease_hours)
         ended = {key for key, steps in by_judgement(self.study.answers(last=False)).items() if self._has_ended(steps)}
@@ -183,7 +183,7 @@ class Peekaboom:
         return has_ended(steps, len(self.exposures))
 
     def question(self, person: str) -> PeekaboomQuestion | None:
-        """Return the question for a person's first unfinished unit, or None."""
+        """Return the question about a person's first unfinished unit, or None if there is none."""
         answers = by_judgement(self.study.answers(person, last=False))
         for assignment in self.given(person):
             steps = answers.get((person, assignment.unit), [])
@@ -194,11 +194,11 @@ class Peekaboom:
         return None
 
     def exposure(self, question: PeekaboomQuestion) -> float:
-        """Return the share of pixels that are displayed for a question."""
+        """Return the share of pixels that is displayed for a question."""
         return 1.0 if question.is_check else self.exposures[question.step]
 
     def choices(self, person: str, unit: str) -> list[str]:
-        """Return the labels to choose from, including the correct label.
+        """Return the labels to choose from, one of which is correct.
 
         The image determines the labels. The image and the person determine their order.
         """
@@ -229,10 +229,10 @@ class Peekaboom:
         }
 
     def picture(self, person: str, place: object, step: object) -> bytes:
-        """Return a PNG with the pixels that the person may see now. All other pixels have the fill colour.
+        """Return a PNG that shows the pixels that the person may see now. All other pixels have the fill colour.
 
         Raises:
-            UserError: The person has not reached this position.
+            UserError: The person has not reached this position yet.
         """
         question = _checked(self.question(person), place, step)
         image, explainer = pair_of(question.unit)
@@ -245,7 +245,7 @@ class Peekaboom:
     # answers
 
     def save(self, person: str, sent: dict[str, Any]) -> dict[str, Any]:
-        """Store an answer from a person's page, once, and return {"right": bool}.
+        """Store an answer from a person's page, unless it is already stored, and return {"right": bool}.
 
         Raises:
             UserError: The answer is not for the current question.
@@ -271,7 +271,7 @@ class Peekaboom:
         return {"right": stored.payload["right"]}
 
     def _before(self, person: str, place: object, step: object) -> dict[str, Any] | None:
-        """Return the payload of a person's answer at a position and step, or None."""
+        """Return the payload of the answer that a person gave at this position and step, or None."""
         units = [assignment.unit for assignment in self.study.assignments(person) if assignment.position == place]
         steps = self.study.answers(person, units[0], last=False) if units else []
         return next((assignment.payload for assignment in steps if assignment.payload["step"] == step), None)
@@ -289,7 +289,7 @@ def _checked(question: PeekaboomQuestion | None, place: object, step: object) ->
 
 
 def revealed(frame: np.ndarray, values: np.ndarray, exposure: float, fill: int = FILLS["black"]) -> np.ndarray:
-    """Return an image, uint8 (H, W, 3), that displays only the pixels with the highest values, as in saliency_kae.
+    """Return an image, uint8 (H, W, 3), that shows only the pixels with the highest values, as in saliency_kae.
 
     Pixels are ordered by `maps.descending`. Their number is exposure * H * W, rounded half to even. All other pixels
     have the value `fill`.
@@ -301,7 +301,10 @@ def revealed(frame: np.ndarray, values: np.ndarray, exposure: float, fill: int =
 
 
 def strikes(study: Study) -> bool:
-    """Return whether tried labels cannot be chosen again. True for studies without this setting."""
+    """Return whether labels that were already tried cannot be chosen again.
+
+    This is true for studies without the setting.
+    """
     return study.configuration.get("strike", True)
 
 
@@ -314,7 +317,7 @@ def by_judgement(answers: Sequence[Answer]) -> dict[tuple[str, str], list[Answer
 
 
 def has_ended(steps: Sequence[Answer], exposures: int) -> bool:
-    """Return whether a judgement has ended: an answer was correct, or the whole image was displayed."""
+    """Return whether a judgement has ended. It ends with a correct answer, or after the entire image was displayed."""
     if not steps:
         return False
     whole = 1 if pair_of(steps[-1].unit)[1] is None else exposures

@@ -1,9 +1,9 @@
-"""Results of peek-a-boom: accuracy curves, their areas, the number of judgements needed, and statistics per person.
+"""Results of peek-a-boom: accuracy curves and their areas, the number of judgements needed, and statistics per person.
 
-The results correspond to tables 2 and 3 (rows for crowd workers) and figures 5 and 6 of Lu et al., 2021. Only finished
-judgements count. A judgement is finished after a correct answer, or after the whole image was displayed without a
-correct answer (*never right*, which counts as wrong at every exposure). Judgements of people who failed an attention
-check are excluded unless requested.
+The results correspond to those of Lu et al. (2021) in figures 5 and 6 and in the rows for crowd workers of tables 2 and
+3. Only finished judgements count. A judgement is finished after a correct answer, or after the entire image was
+displayed and no answer was correct. The latter is called *never right* and counts as wrong at every exposure.
+Judgements of people who failed an attention check are excluded unless requested.
 """
 
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ from saliency_bench.utils.seeds import random_bits, seed_of
 
 NUMBERS = (0.3, 0.5, 1.0, 3.0, 5.0, 7.0, 10.0)  # numbers of judgements per image and explainer, as in table 3
 DRAWS = 1000
-GUESSING = "guessing"  # name of the row for a blind clicker
+GUESSING = "guessing"  # name of the row for guessing
 CROWD = ("explainer", "saliency_crowd_auc", "low", "high", "corrected", "rank", "images", "judgements", "never right",
          "with everyone")  # fmt: skip
 CURVES = ("explainer", "exposure", "accuracy", "low", "high", "judgements")
@@ -54,13 +54,14 @@ ATTEMPT = ("person", "explainer", "exposure", "right", "chance")
 
 @dataclass(frozen=True)
 class Judged:
-    """The stored judgements.
+    """The judgements that a study has stored.
 
     Attributes:
-        judgements: A row per finished judgement: person, image, explainer, first (exposure of the correct answer, or
-            NaN), seconds (of all answers), created (time of the last answer).
-        attempts: A row for each answer with a label, and for each "I don't know" when the whole image is displayed:
-            person, explainer ("" for attention checks), exposure, right, chance (probability that a guess is correct).
+        judgements: One row per finished judgement. The columns are person, image, explainer, first (exposure at which
+            the answer was correct, or NaN), seconds (total time of all answers), and created (time of the last answer).
+        attempts: One row for each answer with a label, and for each "I don't know" given when the entire image is
+            displayed. The columns are person, explainer ("" for attention checks), exposure, right, and chance
+            (probability that a guess is correct).
         checks: {person: whether each attention check was answered correctly}.
         unfinished: Number of unfinished judgements.
     """
@@ -71,7 +72,7 @@ class Judged:
     unfinished: int
 
     def without(self, people: set[str]) -> pd.DataFrame:
-        """Return all judgements except the judgements of these people."""
+        """Return all judgements except those made by these people."""
         return self.judgements[~self.judgements["person"].isin(people)]
 
 
@@ -99,7 +100,7 @@ def judged(study: Study) -> Judged:
 
 
 def _attempts(study: Study, steps: Sequence[Answer]) -> list[tuple[float, bool, float]]:
-    """Return (exposure, right, chance of a guess) for those answers of a judgement that help to detect guessing."""
+    """For the answers in a judgement that help to detect guessing, return (exposure, right, chance of a guess)."""
     choices, attempts = study.configuration["choices"], []
     tried = 0
     for step in steps:
@@ -111,7 +112,7 @@ def _attempts(study: Study, steps: Sequence[Answer]) -> list[tuple[float, bool, 
 
 
 def results(study: Study, *, people: bool = True, with_failed: bool = False, exclude: Sequence[str] = ()) -> Findings:
-    """Return tables of the finished judgements.
+    """Return the result tables, which are computed from the finished judgements.
 
     Args:
         study: A peek-a-boom study.
@@ -150,7 +151,7 @@ def results(study: Study, *, people: bool = True, with_failed: bool = False, exc
 
 
 def _by_explainer(study: Study, judgements: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return {explainer: judgements} in the order of the study, without explainers that have no judgements."""
+    """Return {explainer: judgements} in the order of the study. Explainers without judgements are left out."""
     groups = dict(iter(judgements.groupby("explainer")))
     return {name: groups[name] for name in study.configuration["explainers"] if name in groups}
 
@@ -167,7 +168,10 @@ def _guessers(evidence: dict[str, float], people: bool) -> list[str]:
 def _crowd(
     study: Study, by_explainer: dict[str, pd.DataFrame], everyone: dict[str, pd.Series]
 ) -> tuple[list[tuple], str]:
-    """Return (rows of CROWD, best explainer first and guessing last; reason why there are no ranks, or "")."""
+    """Return (rows of the table CROWD, reason why there are no ranks or "").
+
+    The best explainer comes first and guessing last.
+    """
     settings = study.configuration
     images = sorted({image for rows in by_explainer.values() for image in rows["image"]})
     codes = codes_of(study, images)
@@ -198,7 +202,10 @@ def _crowd(
 
 
 def _ranks(names: list[str], means: list[np.ndarray], codes: np.ndarray, seed: int) -> dict[str, str]:
-    """Return {explainer: rank set as text} from the paired test over clusters of images, or {} for too few clusters."""
+    """Return {explainer: rank set as text}, or {} if there are too few clusters.
+
+    The paired test compares clusters of images.
+    """
     matched = Matched(means, codes, (0.0, 1.0))
     pairs = list(combinations(range(len(names)), 2))
     differences = {pair: difference(matched, *pair) for pair in pairs}
@@ -214,7 +221,10 @@ def _ranks(names: list[str], means: list[np.ndarray], codes: np.ndarray, seed: i
 
 
 def _curves(study: Study, by_explainer: dict[str, pd.DataFrame]) -> list[tuple]:
-    """Return rows of CURVES, guessing last. Intervals are computed over clusters of images."""
+    """Return the rows of the table CURVES, in which guessing comes last.
+
+    Intervals are computed over clusters of images.
+    """
     settings = study.configuration
     exposures = settings["exposures"]
     rows: list[tuple] = []
@@ -229,9 +239,12 @@ def _curves(study: Study, by_explainer: dict[str, pd.DataFrame]) -> list[tuple]:
 
 
 def _with_fewer(study: Study, by_explainer: dict[str, pd.DataFrame]) -> list[tuple]:
-    """Return rows of FEWER: results for smaller numbers of judgements per pair, each drawn `DRAWS` times.
+    """Return the rows of the table FEWER.
 
-    "same order" is the share of draws that order all explainers in the same way as all judgements together.
+    The table contains results for smaller numbers of judgements per pair. Judgements are drawn at random `DRAWS` times.
+
+    The column "same order" contains the share of draws in which the order of all explainers is the same as with all
+    judgements.
     """
     areas = {name: judgement_areas(rows["first"].to_numpy()) for name, rows in by_explainer.items()}
     images = {name: rows["image"].nunique() for name, rows in by_explainer.items()}
@@ -250,14 +263,14 @@ def _with_fewer(study: Study, by_explainer: dict[str, pd.DataFrame]) -> list[tup
 
 
 def _draw(areas: np.ndarray, size: int, seed: int, name: str) -> np.ndarray:
-    """Return the means, shape (DRAWS,), of `size` areas drawn without replacement."""
+    """Draw `size` areas without replacement, `DRAWS` times, and return the mean of each draw, shape (DRAWS,)."""
     n = len(areas)
     seeds = (seed_of(seed, "fewer", name, size, draw) for draw in range(DRAWS))
     return np.array([areas[np.argsort(random_bits(draw_seed, n))[:size]].mean() for draw_seed in seeds])
 
 
 def _of_people(answers: Judged, evidence: dict[str, float]) -> list[tuple]:
-    """Return rows of OF_PEOPLE for everyone: performance, and signs of guessing."""
+    """Return the rows of the table OF_PEOPLE. They describe each person's performance and signs of guessing."""
     rows = []
     for person, judgements in answers.judgements.groupby("person"):
         checks = answers.checks.get(person, [])
@@ -268,20 +281,20 @@ def _of_people(answers: Judged, evidence: dict[str, float]) -> list[tuple]:
 
 
 def _mean_exposure(firsts: pd.Series) -> tuple[float | None, int, int]:
-    """Return (mean exposure of correct answers, number of correct answers, number of all judgements)."""
+    """Return (mean exposure at the correct answers, number of correct answers, number of all judgements)."""
     return finite_or_none(firsts.mean()), int(firsts.count()), len(firsts)
 
 
 def export(
     study: Study, path: Path, *, people: bool = True, with_failed: bool = False, exclude: Sequence[str] = ()
 ) -> int:
-    """Write the answers of finished judgements as CSV or Parquet, in the format of `analyse --what agreement`.
+    """Write the answers in finished judgements as CSV or Parquet, in the format that `analyse --what agreement` reads.
 
     Args:
         study: A peek-a-boom study.
         path: Output file.
         people: Whether to include pseudonyms. If False, people are numbered independently for each image and explainer,
-            so that the answers of a person cannot be linked.
+            so that a person's answers about different images cannot be linked.
         with_failed: Whether to include the judgements of people who failed an attention check.
         exclude: People whose judgements are always excluded.
 

@@ -8,6 +8,6 @@ from .score import top_quarter
 
 
 class TopQuarter(MapShell, evaluate.Metric):
-    """Declared in score.py."""
+    """Wrapper for `evaluate`. The metric itself is declared in score.py."""
 
     function = staticmethod(top_quarter)
