@@ -120,7 +120,7 @@ def gradient_shap(
 
 
 def bank(classifier: Classifier, baselines: int, seed: int, images: Images) -> Images:
-    """Return the baselines (baselines, 3, H, W) in the prepared frame. Values may be outside [0, 1]."""
+    """Return baselines of the same size as the images, (baselines, 3, H, W). Values may be outside [0, 1]."""
     drawn = [normal(seed_of(seed, "gradient_shap", number), images[0].numel()) for number in range(baselines)]
     noise = torch.from_numpy(np.stack(drawn)).view(-1, *images.shape[1:]).to(images.device)
     return classifier.mean + classifier.std * noise

@@ -120,7 +120,7 @@ class Probe:
         return None
 
     def _answers(self) -> tuple[Tensor, Tensor]:
-        """Return (logits (1, K), gradient of the largest logit at the image); the gradient is 0 if there is none."""
+        """Return (logits (1, K), gradient of the largest logit at the image). The gradient is 0 if there is none."""
         with (
             untouched(self.classifier),
             self.classifier.uncounted(),
@@ -146,5 +146,5 @@ def _agree(before: tuple[Tensor, Tensor], now: tuple[Tensor, Tensor]) -> bool:
 
 
 def _device(device: torch.device) -> torch.device | None:
-    """Return the argument with which `set_default_device` restores this device; None for torch's default, the CPU."""
+    """Return the argument of `set_default_device` that restores this device, or None for the CPU (torch's default)."""
     return None if device.type == "cpu" else device

@@ -3,8 +3,9 @@
 A builder is a module with a docstring. Its first line describes the dataset. The following text explains where to get
 the source and what the folder must contain. The module defines these constants:
 
-    VERSION       string; must be increased whenever the same source would produce different rows TITLE         display
-    name ANNOTATORS    origin of labels and masks, in the Hub's terms: "crowdsourced", "expert-generated", "found",
+    VERSION       string; must be increased whenever the same source would produce different rows
+    TITLE         display name
+    ANNOTATORS    origin of labels and masks, in the Hub's terms: "crowdsourced", "expert-generated", "found",
                   "machine-generated"
     SOURCES       origin of the images, in the Hub's terms: "original", "extended|other-NAME"
     LICENSE       identifier in the Hub's spelling, such as "cc-by-sa-4.0"
@@ -31,8 +32,8 @@ the source and what the folder must contain. The module defines these constants:
     OWN_DATA      optional: name of an additional option for the source, besides --source; for builders that read
                   a layout of your own data instead of one named dataset
     DERIVED       optional: True if the source is a built dataset; such a builder has no example
-    USAGE         optional: options in the usage example of the help, such as "--from shapes --model M" SPLIT
-    optional: split of all samples that do not set `split`
+    USAGE         optional: options in the usage example of the help, such as "--from shapes --model M"
+    SPLIT         optional: split of all samples that do not set `split`
 
 and two functions:
 

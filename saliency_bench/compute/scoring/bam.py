@@ -26,7 +26,7 @@ def parts(options: dict[str, object], classifier: object) -> Sequence[str]:
 
 
 def difference(means: np.ndarray, options: dict[str, object]) -> np.ndarray:
-    """Return the object model's means minus the scene model's means: (D,) from (D, 2)."""
+    """Subtract the scene model's means from the object model's means: (D, 2) becomes (D,)."""
     return means[:, 0] - means[:, 1]
 
 
@@ -36,7 +36,7 @@ def is_of_means(options: dict[str, object]) -> bool:
 
 
 def preprocessed(maps: np.ndarray) -> np.ndarray:
-    """Return scaled maps, Float64 (B, H, W) in [0, 1]; zeros for a map with less than 1 % positive pixels."""
+    """Return scaled maps, Float64 (B, H, W) in [0, 1]. A map with less than 1 % positive pixels becomes zeros."""
     positive = np.maximum(maps, 0).astype(np.float64)
     return normalise(np.minimum(positive, np.percentile(positive, HIGHEST, axis=(1, 2), keepdims=True)))
 
@@ -48,7 +48,7 @@ def maps_of_both(images: Images, labels: np.ndarray, other: OtherModel, explain:
 
 
 def is_right(classifier: nn.Module, logits: Tensor, labels: np.ndarray) -> np.ndarray:
-    """Return whether a classifier is correct, Bool (B,); `labels` (B, K) are the correct classes."""
+    """Return whether a classifier's predictions are correct, Bool (B,). `labels` (B, K) marks the correct classes."""
     activation = activation_of(classifier)
     p = probabilities(logits.double(), activation).numpy()
     return recognised(p, labels, activation) & ~no_probabilities(logits, activation)
