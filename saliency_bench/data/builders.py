@@ -99,7 +99,7 @@ def settings_of(name: str, builder: ModuleType, options: dict[str, Any]) -> dict
 
 
 def _texts(name: str, key: str, value: Any) -> tuple[str, ...]:
-    """Return the value of an option that is a list of strings, or one string separated by commas.
+    """Parse the value of an option, which is a list of strings or a string with commas.
 
     Raises:
         UserError: The value is not a list of strings.
@@ -116,14 +116,14 @@ def own_options(builder: ModuleType, settings: dict[str, Any]) -> dict[str, Any]
 
 
 def private(builder: ModuleType) -> tuple[str, ...]:
-    """Return the options that concern only this machine."""
+    """Return the names of a builder's options that concern only this machine."""
     return getattr(builder, "PRIVATE", ())
 
 
 def start(
     builder: ModuleType, source: Path | None, log: BuildLog, options: dict[str, Any]
 ) -> tuple[Features, Iterator[dict | Job]]:
-    """Return the columns of a source and an iterator over its samples.
+    """Start a build: return the dataset's columns and an iterator over its samples.
 
     The source's list of classes is read only once.
     """
