@@ -63,7 +63,7 @@ contain `train_per_class` training images per class, without masks, if the sourc
 
 
 def features(classes: dict[str, list[str]]) -> dict:
-    """Return the columns of the dataset, with the classes of the source."""
+    """Return the columns of the dataset. The classes come from the source."""
     from datasets import ClassLabel, Value
 
     return {"label": ClassLabel(names=classes["label"]), "wnid": Value("string"), "class_group": Value("string")}
@@ -101,7 +101,7 @@ def samples(
 def training_images(
     root: Path, names: dict[str, str], count: int, seed: int, log: BuildLog
 ) -> dict[str, tuple[Path, str]]:
-    """Return {image name: (file, WordNet id)} of the drawn training images."""
+    """Draw training images, and return {image name: (file, WordNet id)}."""
     base = first_folder(root, "ILSVRC/Data/CLS-LOC/train", "train", "ILSVRC2012_img_train")
     if base is None:
         log.remark("train", "the source has no training images, so there is no train or validation split")
@@ -131,7 +131,7 @@ def sample_of(log: BuildLog, name: str, path: Path, wnid: str, label: str, boxes
 
 
 def boxes_in(boxes: Boxes | Path | None, wnid: str, picture: Picture) -> Boxes:
-    """Return the boxes of a class, turned with the image. Boxes from a table refer to the file as stored."""
+    """Return the boxes of a class on the upright image. Boxes from a table refer to the file as stored."""
     if isinstance(boxes, Path):
         return [box for kind, box in shown_boxes(xml_of(boxes), picture) if kind == wnid]
     return [turned_box(box, picture.orientation, *picture.stored) for box in boxes or []]
