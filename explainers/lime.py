@@ -118,7 +118,7 @@ def lime(
         return coefficients.gather(1, segments[which].flatten(1)).view(-1, *images.shape[2:])
 
     def read(which: Tensor, count: int) -> tuple[Maps, Maps, Maps]:
-        """Return maps from all of the first `count` pictures, from the even-numbered and from the odd-numbered ones."""
+        """Return three sets of maps: from the first `count` pictures, the even ones and the odd ones."""
         return fit(which, 0, count, 1), fit(which, 0, count, 2), fit(which, 1, count, 2)
 
     return averaged(images, samples, reliability, add, read)

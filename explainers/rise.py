@@ -107,7 +107,7 @@ def rise(
                 even[image] += (score * (numbers % 2 == 0)) @ mask
 
     def read(which: Tensor, count: int) -> tuple[Maps, Maps, Maps]:
-        """Return maps from all of the first `count` masks, from the even-numbered and from the odd-numbered ones."""
+        """Return three sets of maps: from the first `count` masks, the even ones and the odd ones."""
         sums = total[which] / (count * p), even[which], total[which] - even[which]
         return sums[0].view(-1, height, width), sums[1].view(-1, height, width), sums[2].view(-1, height, width)
 

@@ -245,7 +245,7 @@ def _product(relevance: Tensor, inputs: Inputs, output: Tensor) -> Inputs:
 
 
 def _sum(relevance: Tensor, inputs: Inputs, output: Tensor) -> Inputs:
-    """Return the relevance of the two terms of a sum. Each term's total is proportional to its absolute sum."""
+    """Return the relevance of the two terms of a sum, scaled as in the rule for sums in the module docstring."""
     ratio = _divided(relevance, output.detach())
     parts = [value.detach() * ratio for value in inputs]
     sums = [part.sum() for part in parts]
@@ -261,7 +261,7 @@ def _divided(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _of(function: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> Callable[..., Tensor]:
-    """Return `function` as an out-of-place function of only the arguments that depend on the patches."""
+    """Turn `function` into an out-of-place function whose only arguments are those that depend on the patches."""
     kept = kwargs | ({"inplace": False} if "inplace" in kwargs else {})
     places = [index for index, value in enumerate(args) if isinstance(value, Tensor) and value.requires_grad]
 

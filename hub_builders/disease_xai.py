@@ -242,7 +242,7 @@ def both(
     centred: bool,
     seed: int,
 ) -> Iterator[dict]:
-    """Yield a sample with the nodule and a sample without a nodule. A sample that is not possible is logged."""
+    """Yield one sample with the nodule and one without. If a sample cannot be made, the reason is logged."""
     numbers = np.unique(voxels // _lidc.WIDE**2)
     middle = int(numbers[(len(numbers) - 1) // 2])
     units, spacing, flips = units_of(slices[middle].path)

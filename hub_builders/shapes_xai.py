@@ -108,11 +108,11 @@ def place(shape: np.ndarray, size: int, dice: Dice) -> tuple[int, int]:
 
     At least half of the object's pixels are inside the image.
 
-    A first random draw decides whether the object covers the central pixel. The probability is half the object's
-    fraction of the image, so that pointing at the centre succeeds half as often as pointing at random. Then a matching
-    position is drawn, with a probability that increases with the distance from the centre. Because of these weights,
-    and because objects may be cut off at the border, all regions of the image are covered about equally often, so a map
-    that decreases from the centre has no advantage.
+    A first random draw decides whether the object covers the central pixel. The probability is half the fraction of the
+    image that the object covers, so pointing at the centre succeeds half as often as pointing at random. Then a
+    matching position is drawn, with a probability that increases with the distance from the centre. Because of these
+    weights, and because objects may be cut off at the border, all regions of the image are covered about equally often,
+    so a map that decreases from the centre has no advantage.
     """
     height, width = shape.shape
     tops, lefts = np.arange(1 - height, size), np.arange(1 - width, size)

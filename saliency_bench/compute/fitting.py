@@ -116,7 +116,7 @@ class Recipe:
         batch_size: Number of images per step.
         size: Side of the square that images are squashed to, in pixels.
         seed: Seed of the initial weights, the order of the samples and dropout.
-        limit: Number of training images, drawn in whole groups with the seed; None for all.
+        limit: Number of training images. Whole groups are drawn with the seed. None uses all images.
 
     Raises:
         UserError: A value is invalid.
@@ -306,6 +306,6 @@ def accuracy_of(classifier: Classifier, source: LabelledImages, batch_size: int)
 
 
 def batches(source: LabelledImages, order: np.ndarray, batch_size: int) -> Iterator[tuple[Images, Tensor]]:
-    """Yield (images, labels) in batches, in this order."""
+    """Yield (images, labels) for each batch of the samples in this order."""
     for start in range(0, len(order), batch_size):
         yield source.batch(order[start : start + batch_size])

@@ -65,7 +65,7 @@ class RunQuestion:
     selection: Selection | None = None
 
     def right(self, row: Mapping) -> np.ndarray | None:
-        """Return the correct classes of a sample, bool (K,); None if no labels are known.
+        """Return the correct classes of a sample, bool (K,), or None if no labels are known.
 
         The classes of the sample's label are correct. If there is no label, no class is correct. For an image with
         several labels and a softmax, which predicts one class, the classes of all labels are correct.
@@ -125,7 +125,7 @@ class RunModel:
         label_hash: Hash of the label column, set only for the other network. The labels of the run's network are part
             of the fingerprint of the samples.
         retraining: Data for retraining networks of the same structure.
-        other: Second network, which predicts another label column of the same samples; None if there is none.
+        other: Second network, which predicts a different label column of the same samples; None if there is none.
     """
 
     classifier: Classifier
@@ -155,7 +155,7 @@ class RunModel:
     def class_names(self) -> list[str] | None:
         """Return the network's class names.
 
-        If it has none and uses the dataset's order, return the dataset's class names.
+        If the network has no class names and uses the dataset's order, return the dataset's class names.
         """
         names = self.question.names
         if self.question.by_position and names is not None and len(names) == self.question.classes:

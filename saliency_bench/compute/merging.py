@@ -127,7 +127,7 @@ def _keep_of_maps(of_maps: dict[str, pa.Table], key: CellKey, rows: pa.Table, id
     Cells that were computed by an earlier version of the package lack newer columns.
 
     Args:
-        of_maps: {explainer id: rows of `records.RELIABILITY`}; changed in place.
+        of_maps: {explainer id: rows of `records.RELIABILITY`}. It is changed in place.
         key: The cell.
         rows: Rows of the cell's samples.
         ids: Ids of the run's images.
@@ -210,7 +210,7 @@ def _unread(parts: Parts) -> dict[int, str]:
 
 
 def _with_unread(table: pa.Table, unread: dict[int, str], names: Sequence[str] | None) -> pa.Table:
-    """Add rows for unreadable samples to a cell, with the reason instead of scores.
+    """Add rows for unreadable samples to a cell. They contain the reason instead of scores.
 
     Args:
         table: Rows of the readable samples.

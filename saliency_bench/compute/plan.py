@@ -127,7 +127,7 @@ def selected(selection: Selection | None, samples: Samples) -> list[int]:
 
 
 def chosen_samples(selection: Selection | None, predictions: StoredPredictions) -> np.ndarray:
-    """Return whether each sample matches `--only`, Bool (samples,); True for samples without a stored prediction."""
+    """Return whether each sample matches `--only`, Bool (samples,). Samples without a stored prediction match."""
     chosen = np.ones(len(predictions.is_stored), bool)
     if selection is not None:
         for positions, table in predictions.tables(selection.columns):

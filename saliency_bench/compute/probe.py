@@ -48,7 +48,7 @@ SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
 
 
 class Probe:
-    """Outputs of a network for one image at the start of a run, for comparison with later outputs.
+    """Stores the outputs of a network for one image at the start of a run, and compares later outputs with them.
 
     Args:
         classifier: The network; `restore` resets it in place.
@@ -106,7 +106,7 @@ class Probe:
             )
 
     def _first_answers(self) -> tuple[Tensor, Tensor] | None:
-        """Return the outputs for the first image with finite outputs; None if there is no such image."""
+        """Return the outputs for the first image that has finite outputs, or None if there is no such image."""
         # A network that computes with numpy has no gradient.
         for image, has_gradient in product(self.candidates, (True, False)):
             self.image, self.has_gradient = image, has_gradient

@@ -185,7 +185,7 @@ def _name_assumed_direction(item: Explainer | Metric) -> None:
 
 
 def _written(item: Explainer | Metric) -> tuple[str, str]:
-    """Return (code that creates an explainer or metric, description of the variables in that code)."""
+    """Return (Python code that creates an explainer or metric, description of the variables in this code)."""
     function = item.function
     if isinstance(function, Composed):
         within = function.explainer
@@ -332,7 +332,7 @@ def modes_kept(settings: Mapping[str, object]) -> Iterator[None]:
 
 
 def object_of(entry: str | PythonObject | None, objects: Objects) -> Any:
-    """Return the object that a spec describes; a plain name is returned unchanged.
+    """Return the object that a spec describes. A plain name is returned unchanged.
 
     Raises:
         UserError: The object is missing.

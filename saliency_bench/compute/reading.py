@@ -44,7 +44,7 @@ def readable(rows: datasets.Dataset, further: Collection[str] = ()) -> datasets.
 
 @dataclass(frozen=True)
 class SplitRows:
-    """Rows of a split; pictures are read on demand.
+    """Rows of a split. Pictures are read on demand.
 
     Attributes:
         rows: Rows as `readable` returns them.

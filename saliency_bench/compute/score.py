@@ -106,7 +106,7 @@ def _without_probabilities(batch: Batch, rows: list[dict], strict: bool) -> dict
 
 
 def _right_classes(question: RunQuestion, rows: list[dict]) -> np.ndarray | None:
-    """Return the correct classes of each sample, Bool (B, K); None if no labels are known."""
+    """Return the correct classes of each sample, Bool (B, K), or None if no labels are known."""
     right = [classes for classes in map(question.right, rows) if classes is not None]
     return np.stack(right) if right else None
 

@@ -197,7 +197,7 @@ class Fingerprint:
 def picture_content(data: bytes | None) -> bytes | None:
     """Return the bytes to hash for an encoded image.
 
-    For a PNG, these are the mode, size and pixels, for any other format all bytes.
+    For a PNG, these are the mode, size and pixels. For any other format, these are all bytes.
     """
     if data is None or not data.startswith(PNG):
         return data

@@ -91,7 +91,6 @@ class _Child:
         return bytes(received)
 
     def end(self) -> None:
-        """Kill the process."""
         self.process.kill()
         self.process.wait()
         for pipe in (self.process.stdin, self.process.stdout):

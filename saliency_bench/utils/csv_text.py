@@ -33,7 +33,6 @@ class _CsvLines:
         self.texts: list[str] = []
 
     def write(self, line: str) -> None:
-        """Store a line."""
         self.texts.append(f"{line[:-2]}\n")
 
 

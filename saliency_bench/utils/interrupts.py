@@ -114,7 +114,7 @@ def _carrying(handler: Handler) -> Handler:
 
 
 def exit_with_parent(parent: int) -> None:
-    """End this process when the parent process with the id `parent` ends, even if the parent was killed."""
+    """Make this process end when its parent process (id `parent`) ends, even if the parent is killed."""
 
     def watch() -> None:
         while os.getppid() == parent:

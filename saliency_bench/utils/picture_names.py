@@ -143,9 +143,9 @@ class PictureNames:
         return [] if uploaded == last else self.cleaned.get(uploaded) or self.cleaned.get(stem(uploaded), [])
 
     def resolved(self, given: Iterable[str]) -> dict[str, Meant]:
-        """Return {name: image}. If several names match an image, the name closest to the image's path is used.
+        """Return {name: image}. An image that several names match is assigned to the name closest to its path.
 
-        If two names are equally close, neither name gets the image.
+        If two names are equally close, the image is assigned to neither.
         """
         given = list(given)
         sides = Sides(given, self.names)

@@ -47,7 +47,7 @@ class Alone:
     is_local_main_process: bool = True
 
     def wait_for_everyone(self) -> None:
-        """Return at once, because the group has no other process."""
+        """Return immediately, because the group has no other process."""
 
 
 def accelerator_on(device: str | None) -> Accelerator:

@@ -1,4 +1,4 @@
-"""Show progress as a live bar on a terminal or in a notebook, or as a line every 30 seconds in a log."""
+"""Show progress: a live bar on a terminal or in a notebook, or a line every 30 seconds in a log."""
 
 import os
 import sys

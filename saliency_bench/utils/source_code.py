@@ -44,7 +44,8 @@ class CodeHash:
     """The version of a function.
 
     Attributes:
-        version: Hash of 16 hexadecimal digits. The version differs each time if the function cannot be hashed.
+        version: Hash of 16 hexadecimal digits. If the function cannot be hashed, every call returns a different
+            version.
         unhashable: Short reason why the function cannot be hashed, or "" if it can be hashed.
     """
 

@@ -141,7 +141,6 @@ class _Plain:
 
     @staticmethod
     def apply(function: Any, preserve: bool, *inputs: Any) -> Any:
-        """Return function(*inputs)."""
         return function(*inputs)
 
 

@@ -1,8 +1,8 @@
 """Test whether all image evidence passes through a layer (a full cut), and whether gradients miss a part of a network.
 
-Grad-CAM and similar methods show the evidence in the output of a layer. In a chain of layers this is all the evidence.
-Evidence is missing if another branch bypasses the layer, or if the network runs the layer on several views of the
-image. The test checks whether the logits still depend on the image while the layer's last output is held fixed.
+Grad-CAM and similar methods show the evidence in the output of a layer. In a chain of layers, this is all the evidence.
+Some evidence is missing if a branch bypasses the layer, or if the network runs the layer on several views of the image.
+The test checks whether the logits still depend on the image while the layer's last output is held fixed.
 
 Gradients miss everything that `forward` computes under `no_grad` or detaches. The test checks whether the gradient
 changes if autograd also follows these parts.

@@ -56,11 +56,12 @@ class Output:
     Attributes:
         name: Name of the module.
         shape: Shape of the output.
-        layout: Layout of its feature map, or None if it is not a feature map.
-        pooled: Whether pooling lowered its resolution after the last convolution or linear layer.
+        layout: Layout of the feature map in the output, or None if the output is not a feature map.
+        pooled: Whether pooling lowered the resolution after the last convolution or linear layer.
         passive: Whether the module only pools or drops values.
-        scores: Whether the output consists of class scores: its mean over the pixels equals the logits, or it is the
-            output of a linear layer over tokens with one channel per class (the second head of VOLO).
+        scores: Whether the output consists of class scores. This is the case if the mean over the pixels equals the
+            logits, or if a linear layer over tokens computes the output with one channel per class (the second head of
+            VOLO).
     """
 
     name: str
@@ -116,7 +117,7 @@ def has_feature_maps(classifier: Classifier, images: Images) -> bool:
 def check_cut(classifier: Classifier, images: Images, layer: str, outputs: list[Tensor]) -> None:
     """Check that a layer's last output contains all evidence and is aligned with the image.
 
-    If the layer runs once and another branch bypasses it (as inside a residual block), only a message is printed.
+    If the layer runs once and a branch bypasses it (as inside a residual block), only a message is printed.
 
     Raises:
         UserError: The layer runs several times and its last output does not contain all evidence, the layer runs on
@@ -207,7 +208,7 @@ def is_cut(classifier: Classifier, images: Images, layer: str) -> bool:
 
 
 def _is_placed(classifier: Classifier, images: Images, layer: str) -> bool:
-    """Return whether a layer's map is aligned with the image; cached per image size."""
+    """Return whether a layer's map is aligned with the image. The result is cached per image size."""
     recording, layout = _recording(classifier, images[:1]), layout_of(classifier, images, layer)
     if layout is None or layout.pixels == 1:
         return True
@@ -286,7 +287,8 @@ def _of_part(classifier: Classifier, images: Images, layer: str) -> UserError:
 def _fix(classifier: Classifier, images: Images, layer: str) -> str:
     """Suggest a layer with an output that contains all evidence.
 
-    This is the innermost such block that contains the given layer, or else the layer of the last feature map.
+    The suggestion is the innermost block around the given layer that has such an output, or else the layer of the last
+    feature map.
     """
     maps = set(_feature_maps(classifier, images))
     blocks = (name for name in _around(layer) if name in maps and is_cut(classifier, images, name))
@@ -309,7 +311,7 @@ def last_feature_map(classifier: Classifier, images: Images, pixels: int = 1) ->
     """Return the last, outermost module whose map is aligned, contains all evidence and has more than `pixels` pixels.
 
     The result is None if there is no such module, or if non-patch tokens follow the last map. If the last map does not
-    contain all evidence, the result is the last earlier map that does, from before the branches split.
+    contain all evidence, the result is the last module before it whose map does.
     """
     maps = _feature_maps(classifier, images, pixels)
     if maps and is_cut(classifier, images, maps[-1]) and _is_placed(classifier, images, maps[-1]):

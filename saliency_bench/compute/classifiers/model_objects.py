@@ -91,7 +91,7 @@ def from_object(model: Any, given: Given, layer: str | None, device: torch.devic
 
 
 def _checked_name(name: object) -> str:
-    """Return the user's name for a model; raise UserError if the name is too long or has special characters."""
+    """Return the user's name for a model, or raise UserError if it is too long or has special characters."""
     if not isinstance(name, str) or not re.fullmatch(r"[\w.-][\w. -]{0,99}", name):
         raise UserError(f"name={name!r} is not valid; use at most 100 letters, digits, dots, dashes and spaces")
     return name
@@ -199,7 +199,7 @@ def as_it_is(image: Image.Image) -> torch.Tensor:
 
 
 def squashed(size: int | tuple[int, int]) -> tuple[Geometry, Frame]:
-    """Return the geometry and frame function that squash images to a size; an int means a square."""
+    """Return the geometry and the frame function that squash images to a size. An int means a square."""
     sides = tuple(size) if isinstance(size, tuple | list) else (size, size)
     if len(sides) != 2:
         raise UserError(f"size must be a number of pixels, or (height, width); got {size}")

@@ -214,7 +214,7 @@ def hasher_of_networks(left_out: Collection[Place] = ()) -> ContentHasher:
 
 
 def _network(model: nn.Module, hasher: ContentHasher) -> list[tuple[str, nn.Module, str, Any]]:
-    """Return (path, module, name, value) of every setting of a network; the hasher identifies modules by path."""
+    """Return (path, module, name, value) of every setting of a network. The hasher identifies modules by path."""
     scripts = [module for module in model.modules() if isinstance(module, torch.jit.ScriptModule)]
     inner = {id(module) for script in scripts for module in list(script.modules())[1:]}
     modules = [(path, module) for path, module in model.named_modules() if id(module) not in inner]

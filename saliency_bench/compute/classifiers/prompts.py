@@ -107,7 +107,7 @@ def _templates(items: Sequence[Any], where: str) -> list[str]:
 
 
 def _by_class(given: Mapping) -> dict[str, list[str]]:
-    """Return the texts of each class; raise UserError if a class has none."""
+    """Return the texts of each class, or raise UserError if a class has none."""
     if not given:
         raise UserError(f"prompts is empty; pass {FORMS}")
     texts = {label: [value] if isinstance(value, str) else value for label, value in given.items()}
@@ -122,7 +122,7 @@ def _by_class(given: Mapping) -> dict[str, list[str]]:
 
 
 def _read_file(path: Path) -> Prompts:
-    """Return the prompts in a file; raise UserError if the file is missing or contains no prompts."""
+    """Return the prompts in a file, or raise UserError if the file is missing or contains no prompts."""
     if not path.is_file():
         raise UserError(
             f"'{path}' has no {PLACE}, so it is read as the name of a file of prompts, but there is no such file; "

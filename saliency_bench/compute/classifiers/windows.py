@@ -171,7 +171,7 @@ class _Unchanged:
 
     Attributes:
         image: The image, (1, 3, H, W).
-        kept: ((operation, text of its arguments), arguments, output) of each operation on `Patched`, in order.
+        kept: ((operation, arguments as a string), arguments, output) for each operation on `Patched`, in order.
         position: Number of operations that the current pass has made so far.
         saved: Number of multiplications per picture that convolutions have saved.
         logits: Logits of the first picture that was equal to the image, (1, K).
@@ -219,7 +219,7 @@ class Patched(Tensor):
         features: Feature maps of the image, (1, C, H, W).
         crop: Crops, (n, C, h, w).
         corner: First row and column of each crop, Int (n, 2). Crops do not extend beyond the map.
-        pasted: Plain tensor that has replaced this object, if an operation needed one.
+        pasted: Plain tensor that replaces this object once an operation has needed a plain tensor.
     """
 
     __torch_function__: Any = torch._C._disabled_torch_function_impl

@@ -93,7 +93,7 @@ def _check_other(spec: RunSpec, metrics: list[Metric]) -> None:
 
 
 def _other_model(objects: Objects, data: SplitTable, model: RunModel) -> RunModel:
-    """Return the other network, which predicts another label column of the same samples.
+    """Return the other network, which predicts a different label column of the same samples.
 
     Raises:
         UserError: The model prepares images differently, or its classes differ from the classes of the column.

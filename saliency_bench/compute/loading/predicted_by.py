@@ -118,7 +118,7 @@ def _identity(digest: str, geometry: dict[str, Any], arithmetic: str) -> str:
 
 
 def _of_model(other: Classifier, spec: RunSpec, table: SplitTable) -> Predicted:
-    """Yield a model's predictions, in the same batches as a run of that model."""
+    """Compute and yield a model's predictions. The batches are the same as in a run of that model."""
     ordered, size = table.samples, spec.batch_size
     for start in bar(range(0, table.count, size), desc=f"predict with {other.id}", unit="batch"):
         positions = range(start, min(start + size, len(ordered.ids)))

@@ -40,8 +40,8 @@ class SplitTable:
     """The dataset split of a run. It provides the rows in the dataset's order and the samples in the run's order.
 
     Attributes:
-        spec: Settings, with the name of the loaded split.
-        source: The dataset, with the name or path that it was loaded from.
+        spec: Settings of the run. They contain the name of the loaded split.
+        source: The dataset, including the name or path that it was loaded from.
         published: Rows as loaded. Additional columns that contain pictures are decoded as pictures.
         labelled: Rows of `published` with the spec's label column as label.
         names: Class names of the dataset; None if it has no labels.

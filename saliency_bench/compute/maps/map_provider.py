@@ -1,7 +1,7 @@
-"""Provide more maps of the scored explainer: for a different target, a changed picture, or a different classifier.
+"""Compute additional maps with the scored explainer: for a different target, changed picture, or other classifier.
 
 A metric that needs more than one map per image calls `explain(images, target) -> maps`. Seeds, run seed and options are
-the same as for the scored maps, so that maps differ only because of the change that the metric makes.
+the same as for the scored maps, so maps differ only because of the metric's change.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ class ExplainerRaisedError(RuntimeError):
 
 @dataclass
 class MapProvider:
-    """Provider of more maps for samples 0 to B-1 of a batch: explain(images, target, samples, classifier=None).
+    """Computes additional maps for samples 0 to B-1 of a batch: explain(images, target, samples, classifier=None).
 
     Attributes:
         explainer: Explainer that computes the maps.

@@ -66,7 +66,7 @@ class PeerExplainer:
         return self.description
 
     def explainer(self) -> Explainer:
-        """Return the explainer, with a description for reports."""
+        """Return the explainer, including a description for reports."""
         _, package, name, version, *_ = self.description
         options = tuple(sorted(self.options.items()))
         return replace(as_explainer(self), options=options, about=f"{name} of {package} {version}.")

@@ -63,7 +63,7 @@ class Splits:
 
     @classmethod
     def make(cls, data: SplitTable, model: RunModel, images: int | None) -> "Splits":
-        """Return the splits of a run, with this many training images drawn with the run's seed.
+        """Return the splits of a run. `images` training images are drawn with the run's seed, or all are used if None.
 
         Raises:
             UserError: The dataset or classifier cannot be used for retraining.

@@ -186,12 +186,12 @@ def _answers(classifier: Classifier, test: Changed, batch_size: int) -> dict[str
 
 
 def new_classifier(setup: Setup, number: int, from_base: bool = False) -> Classifier:
-    """Return a classifier like the run's classifier, with new weights.
+    """Return a classifier with the structure of the run's classifier and new weights.
 
     Args:
         setup: Setup of the run.
         number: Number of the repetition. The weights depend on the number and the run's seed.
-        from_base: Whether to start from the checkpoint from which the run's classifier was fine-tuned, if any.
+        from_base: Whether to start from the checkpoint that the run's classifier was fine-tuned from, if there is one.
     """
     model = setup.classifier
     with torch.random.fork_rng():

@@ -55,7 +55,7 @@ def is_right(classifier: nn.Module, logits: Tensor, labels: np.ndarray) -> np.nd
 
 
 def mean_inside(maps: np.ndarray, masks: np.ndarray) -> np.ndarray:
-    """Return each map's mean inside its mask, Float64 (B,); NaN for an empty mask."""
+    """Return the mean of each map inside its mask, Float64 (B,). It is NaN if the mask is empty."""
     count = masks.sum(axis=(1, 2))
     return np.where(count > 0, (maps * masks).sum(axis=(1, 2)) / np.maximum(count, 1), np.nan)
 
@@ -74,7 +74,7 @@ def where_right(
     values: tuple[np.ndarray, np.ndarray], logits: Tensor, labels: np.ndarray, classifier: nn.Module, other: OtherModel,
     each: bool,
 ) -> np.ndarray:  # fmt: skip
-    """Return both models' values, (B, 2), with NaN for a sample if either model is wrong.
+    """Return both models' values, (B, 2). The values of a sample are NaN if either model is wrong.
 
     If `each` is True, only the value of the wrong model is NaN.
     """

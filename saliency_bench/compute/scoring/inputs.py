@@ -117,7 +117,7 @@ class MetricInputs:
         other: Second classifier.
         partners: Source of the samples' partners, for metrics with a plan.
         faults: {sample: reason why no metric can score it}.
-        map_faults: {sample: error in its map}; ignored by metrics that request all their maps themselves.
+        map_faults: {sample: error in its map}. Metrics that request all their maps themselves ignore these errors.
         halved: Number of times that a batch did not fit in memory while maps for metrics were computed.
         run_seed: Seed of random draws that all samples share.
         retrained: {retraining metric: classes (B, P) that its networks predict for the images}.

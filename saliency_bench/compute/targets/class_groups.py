@@ -127,7 +127,7 @@ def load_groups(
 def _groups(
     name: str, members: Mapping[str, list[int]], joined: Mapping[str, list[int]] = MappingProxyType({})
 ) -> ClassGroups:
-    """Return groups from {name: class numbers}; `joined` maps merged groups to the classes that need them."""
+    """Create groups from {name: class numbers}. `joined` maps merged groups to the classes that need them."""
     # Sort members, so that the identity does not depend on the order in a file.
     made_for = {index: tuple(sorted(joined[group])) for index, group in enumerate(members) if group in joined}
     return ClassGroups(name, tuple(tuple(sorted(set(group))) for group in members.values()), tuple(members), made_for)

@@ -1,4 +1,4 @@
-"""Choose the class that each map explains, with a rule: `--target label | predicted | contrast:second | FILE`.
+"""Choose the class that each map explains. The rule is set by `--target label | predicted | contrast:second | FILE`.
 
 The rule `predicted-by:MODEL` needs a second model, so a run creates it (`compute/loading/predicted_by.py`).
 """
