@@ -1,4 +1,4 @@
-"""Weighted contrast of Wang and Wang (2022): evidence for a class against all others, weighted by their probabilities.
+"""Weighted contrast (Wang and Wang, 2022): evidence for a class against all others, weighted by their probabilities.
 
     map = map of y_t - sum over s != t of a_s map of y_s        a = softmax over the other classes of their logits
 

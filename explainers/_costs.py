@@ -1,4 +1,4 @@
-"""Declared cost of an explainer."""
+"""Describe what an explainer needs and costs, from its declaration."""
 
 from inspect import signature
 
@@ -9,7 +9,7 @@ SIDE = 224
 
 
 def costs(name: str) -> str:
-    """Return an explainer's requirements on a network, and its forward passes for one image with default options.
+    """Describe what an explainer needs from a network, and how many forward passes it makes per image by default.
 
     The image has SIDE x SIDE pixels. Examples are "outputs; 4000" and, if the number depends on the network,
     "activations, outputs; 513 with channels=512". The string is empty unless the explainer declares both.

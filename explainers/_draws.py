@@ -1,15 +1,15 @@
-"""Average random draws of each image: all draws, or only as many as a reliable map needs.
+"""Average an explainer's random draws for each image: either all draws, or only as many as a reliable map needs.
 
-With `reliability=0.9`, the draws of an image are computed in blocks. The first block ends after `FIRST` draws, and each
-further block ends when the number of draws has grown by half (16, 24, 36, 54, 81 ...). The last block ends at the
+With `reliability=0.9`, the draws for an image are computed in blocks. The first block ends after `FIRST` draws, and
+each further block ends when the number of draws has grown by half (16, 24, 36, 54, 81 ...). The last block ends at the
 explainer's number of draws, which is the maximum. After each block, the reliability of the map is estimated from two
 halves of the draws (`maps.reliability`: 2 r / (1 + r), where r is the correlation of the two half maps over pixels). If
 the estimate reaches the required reliability, the image receives no further draws, and its map averages the draws so
 far.
 
-Each image has a fixed sequence of draws and uses the first draws of this sequence. The blocks depend only on the
-options. Other images, the batch size and the number of processes therefore do not change a map. Without `reliability`,
-one block contains all draws.
+Each image has a fixed sequence of draws, and the explainer uses the first draws in this sequence. The blocks depend
+only on the options. A map therefore does not depend on other images, the batch size or the number of processes. Without
+`reliability`, one block contains all draws.
 """
 
 from collections.abc import Callable, Iterator
@@ -33,7 +33,7 @@ def averaged(images: Images, most: int, reliability: float | None, add: Add, rea
         images: Images of shape (B, 3, H, W).
         most: Maximum number of draws per image.
         reliability: Required reliability. None: use all draws for all images.
-        add: Function (indices, start, end) that adds the draws start to end - 1 of the images with these indices.
+        add: Function (indices, start, end) that adds the draws start to end - 1 for the images with these indices.
         read: Function (indices, draws) that returns the maps of the images with these indices after `draws` draws.
     """
     result: list[Tensor] = []
@@ -57,10 +57,9 @@ def averaged(images: Images, most: int, reliability: float | None, add: Add, rea
 
 
 def ends(most: int, reliability: float | None) -> Iterator[int]:
-    """Yield the number of draws at the end of each block. No block after the first has a single draw.
+    """Yield the number of draws at the end of each block. Blocks after the first contain at least two draws.
 
-    The pictures of a block with one draw per image would share a pass with pictures of other images
-    (`classifiers.passes`).
+    In a block with one draw per image, pictures of different images would share a pass (`classifiers.passes`).
     """
     end = FIRST if reliability is not None else most
     while end < most - 1:

@@ -31,7 +31,7 @@ PASSING = GATES | SHAPES | PARTS | COPIES
 
 
 class Excitation(TorchFunctionMode):
-    """Context that replaces gradients with relevance, propagated according to the rules above. Outputs do not change.
+    """Context manager that replaces gradients with relevance, following the rules above. Outputs do not change.
 
     The last linear layer has weights W and inputs h. It is treated as one virtual unit with the weights v = sum_k w_k
     W_k, where w is the gradient that arrives at its outputs. The unit's relevance of 1 is propagated to h as h v+ /
@@ -53,7 +53,7 @@ class Excitation(TorchFunctionMode):
         self.last: _Layer | None = None
 
     def __torch_function__(self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        """Compute a function and, if an input requires gradients, attach a rule for the backward pass."""
+        """Call a function and, if an input requires gradients, attach a rule for the backward pass."""
         kwargs = kwargs or {}
         name = getattr(function, "__name__", str(function))
         if any(_takes_gradients(value) for value in (*args, *kwargs.values())):
@@ -93,7 +93,7 @@ class Excitation(TorchFunctionMode):
         return self._excite(name, _Layer(input, partial(average, input), average, average))
 
     def _excite(self, name: str, layer: "_Layer") -> Tensor:
-        """Compute a layer, and attach the rule for its relevance. Raise UserError if an input is negative."""
+        """Compute a layer, and attach the rule for its relevance. A negative input raises UserError."""
         if (layer.inputs < 0).any():
             raise self._refused(f"{name} of negative values")
         return _Excite.apply(layer.inputs, layer, self)
@@ -156,7 +156,7 @@ class _Layer:
 
 
 class _Excite(torch.autograd.Function):
-    """Layer with a backward pass that implements excitation backpropagation."""
+    """Autograd function that applies a layer. Its backward pass implements excitation backpropagation."""
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, layer: _Layer, rules: Excitation) -> Tensor:
@@ -182,7 +182,7 @@ class _Excite(torch.autograd.Function):
 
 
 class _Share(torch.autograd.Function):
-    """Sum a + b whose backward pass shares relevance in proportion to the positive parts."""
+    """Autograd function for a + b. Its backward pass splits relevance in proportion to the positive parts."""
 
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor, in_place: bool) -> Tensor:
@@ -200,7 +200,7 @@ class _Share(torch.autograd.Function):
 
 
 class _Pass(torch.autograd.Function):
-    """Function whose backward pass passes relevance to the inputs unchanged."""
+    """Autograd function whose backward pass returns the relevance unchanged."""
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, compute: Callable[[], Tensor]) -> Tensor:
@@ -215,6 +215,6 @@ class _Pass(torch.autograd.Function):
 
 
 def _normalised(excitation: Tensor) -> Tensor:
-    """Return each sample divided by its sum. A sample with a zero sum becomes zeros."""
+    """Divide each sample by its sum. A sample whose sum is zero becomes zeros."""
     total = excitation.flatten(1).sum(dim=1).view(-1, *(1,) * (excitation.ndim - 1))
     return torch.where(total > 0, excitation / total, 0)

@@ -1,4 +1,4 @@
-"""Shared code of explainers that use a feature map: the map, its gradient, and the removal of negative values."""
+"""Shared code of explainers that use a feature map: compute the map and its gradient, and remove negative values."""
 
 import torch
 from torch import Tensor
@@ -46,9 +46,9 @@ def feature_layout(name: str, classifier: Classifier, images: Images, layer: str
 
 
 def cut_if_positive(cam: Tensor, target: Target, on: str = "logit") -> Tensor:
-    """Return the maps (B, h, w) with negative values set to 0 for samples whose target has no negative weight.
+    """Set negative values of maps (B, h, w) to 0 for samples whose target has no negative weight.
 
-    For a weighted contrast, all values are kept.
+    If `on` is "weighted" (a weighted contrast), all values are kept.
     """
     if on == "weighted":
         return cam

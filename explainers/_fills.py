@@ -1,4 +1,4 @@
-"""Reference pictures selected by name: zero after normalisation, black, white or the blurred image."""
+"""Reference images that are selected by name: zero after normalisation, black, white or the blurred image."""
 
 from typing import Literal
 
@@ -12,7 +12,7 @@ Fill = Literal["zero", "black", "white", "blur"]
 
 
 def filled(classifier: Classifier, images: Images, fill: str) -> Images:
-    """Return reference pictures (B, 3, H, W) in the prepared frame.
+    """Return one reference image per image, (B, 3, H, W).
 
     Args:
         classifier: Network whose normalisation is used.

@@ -1,7 +1,7 @@
 """Shared code of explainers that follow attention through the blocks.
 
-Matrices have the shape (B, T, T) over the tokens. Products R are stored as R - I, so that small relevance is not lost
-next to the ones on the diagonal. At the patches, the row of a class token is the same in R and R - I.
+Matrices have the shape (B, T, T) over the tokens. Products R are stored as R - I, because small values would be lost to
+rounding next to the ones on the diagonal. At the patches, the row of a class token is the same in R and R - I.
 """
 
 from collections.abc import Iterable
@@ -28,7 +28,7 @@ def product(steps: Iterable[Tensor]) -> Tensor:
 
 
 def by_row(matrix: Tensor) -> Tensor:
-    """Return N - I, where N is `matrix` + I with each row divided by its sum."""
+    """Return N - I. N is `matrix` + I with each row divided by the row's sum."""
     total = matrix.sum(dim=-1, keepdim=True)
     return (matrix - torch.diag_embed(total[..., 0])) / (1 + total)
 

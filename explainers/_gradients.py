@@ -1,4 +1,4 @@
-"""Derivatives of the score at one or many points, in passes of a fixed size so that memory is bounded."""
+"""Compute derivatives of the score at one or many points. Passes have a fixed size, so memory use is bounded."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
@@ -18,7 +18,7 @@ Points = Callable[[Tensor, Tensor], tuple[Tensor, Tensor | float]]
 
 
 def derivative(classifier: Classifier, total: Tensor, inputs: Tensor) -> Tensor:
-    """Return d total / d inputs; raise UserError if the network blocks the gradient."""
+    """Return d total / d inputs, or raise UserError if the network blocks the gradient."""
     return derivatives(classifier, total, [inputs])[0]
 
 
@@ -70,7 +70,7 @@ def summed_gradients(
     points: Points,
     halves: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return two sums of factor * gradient for each image, (B, 3, H, W): over all steps, and over half of the steps.
+    """Sum factor * gradient for each image, over all steps and over half of the steps. Return both sums (B, 3, H, W).
 
     The gradient is computed at the point of each step.
 
@@ -81,8 +81,8 @@ def summed_gradients(
         on: "logit" or "probability", as in the explainers.
         steps: Number of points per image.
         batch_size: Number of points per batch. None: `pictures_per_pass`.
-        points: Function of the indices of images and steps, as in `passes.Pass`. It returns the points (n, 3, H, W) and
-            their factors.
+        points: Function (image indices, step indices), as in `passes.Pass`. It returns the points (n, 3, H, W) and the
+            factors of their gradients.
         halves: Steps of the second sum, bool (B, steps). None: the second sum is 0.
     """
 

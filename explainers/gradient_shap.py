@@ -111,7 +111,7 @@ def gradient_shap(
         total[which], even[which] = total[which] + sums[0], even[which] + sums[1]
 
     def read(which: Tensor, count: int) -> tuple[Maps, Maps, Maps]:
-        """Return the maps of the first `count` draws and of two halves of these draws."""
+        """Return three sets of maps: from the first `count` draws, and from two halves of these draws."""
         of_all, of_even = total[which], even[which]
         of_odd = of_all - of_even
         return of_all.sum(dim=1) * (samples / count), of_even.sum(dim=1), of_odd.sum(dim=1)
@@ -120,7 +120,7 @@ def gradient_shap(
 
 
 def bank(classifier: Classifier, baselines: int, seed: int, images: Images) -> Images:
-    """Return the baselines (baselines, 3, H, W) in the prepared frame. Values may be outside [0, 1]."""
+    """Return baselines of the same size as the images, (baselines, 3, H, W). Values may be outside [0, 1]."""
     drawn = [normal(seed_of(seed, "gradient_shap", number), images[0].numel()) for number in range(baselines)]
     noise = torch.from_numpy(np.stack(drawn)).view(-1, *images.shape[1:]).to(images.device)
     return classifier.mean + classifier.std * noise

@@ -60,7 +60,7 @@ def guided_backprop(
 
 
 class GuidedReLUs(TorchFunctionMode):
-    """Context that sets negative values of the gradient to 0 at the output of every ReLU.
+    """Context manager that sets negative values of the gradient to 0 at the output of every ReLU.
 
     Attributes:
         count: Number of computed ReLUs.
@@ -71,7 +71,7 @@ class GuidedReLUs(TorchFunctionMode):
         self.count = 0
 
     def __torch_function__(self, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        """Compute a function and, if it is a ReLU, hook its gradient."""
+        """Call a function and, if it is a ReLU, register a hook on its gradient."""
         output = function(*args, **(kwargs or {}))
         if _is_relu(function, args, kwargs or {}) and isinstance(output, Tensor) and output.requires_grad:
             self.count += 1

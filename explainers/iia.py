@@ -133,7 +133,7 @@ def iia(
 
 
 def _feature_layer(classifier: Classifier, images: Images) -> str | None:
-    """Return the layer of the last feature map, or None if features are tokens and attention can be recorded."""
+    """Return the layer of the last feature map, or None if the features are tokens and attention can be recorded."""
     layer = last_feature_map(classifier, images)
     layout = None if layer is None else layout_of(classifier, images, layer)
     if layout is None or layout.axes == "BNC":
@@ -183,7 +183,7 @@ def _along_path(
 def _attribution(
     classifier: Classifier, image: Images, row: Target, layer: str, points: Tensor, on: str, batch_size: int | None
 ) -> Tensor:
-    """Return gradient * relu(point), averaged over the points, of shape (1, ...)."""
+    """Return the mean over the points of gradient * relu(point), of shape (1, ...)."""
     total = torch.zeros_like(points[0])
     for chunk in points.split(batch_size or max(1, FEATURES_PER_PASS // points[0].numel())):
         chunk = chunk.detach().requires_grad_()
@@ -253,7 +253,7 @@ class Replacing(AttentionRecorder):
         self.points = points
 
     def compute(self, function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """Compute a function, or return the points if the function is the last softmax."""
+        """Call a function, or return the points if the function is the last softmax."""
         output = function(*args, **kwargs)
         is_last = function in SOFTMAX and output.ndim > 2 and len(self.matrices) == self.tokens.blocks - 1
         return self.points.to(output.dtype, copy=True) if is_last else output

@@ -112,13 +112,13 @@ def lime(
     weights = torch.exp(-(distance**2) / (2 * width**2))
 
     def fit(which: Tensor, start: int, end: int, step: int) -> Maps:
-        """Return the maps of these images from every `step`-th picture."""
+        """Fit the maps of these images to every `step`-th picture."""
         drawn = shown[which, start:end:step], scores[which, start:end:step], weights[which, start:end:step]
         coefficients = fitted(drawn[0].double(), drawn[1].double(), drawn[2], ridge / step)
         return coefficients.gather(1, segments[which].flatten(1)).view(-1, *images.shape[2:])
 
     def read(which: Tensor, count: int) -> tuple[Maps, Maps, Maps]:
-        """Return maps from all of the first `count` pictures, from the even-numbered and from the odd-numbered ones."""
+        """Return three sets of maps: from the first `count` pictures, the even ones and the odd ones."""
         return fit(which, 0, count, 1), fit(which, 0, count, 2), fit(which, 1, count, 2)
 
     return averaged(images, samples, reliability, add, read)
@@ -136,7 +136,7 @@ def superpixels(images: Images, kernel_size: float | None, max_dist: float, rati
 
 
 def _quickshift():
-    """Return scikit-image's quickshift; raise UserError if it is not installed."""
+    """Return scikit-image's quickshift, or raise UserError if scikit-image is not installed."""
     try:
         from skimage.segmentation import quickshift
     except ModuleNotFoundError as error:
@@ -145,7 +145,7 @@ def _quickshift():
 
 
 def draws(seed: int, samples: int, count: int) -> Tensor:
-    """Return which superpixels are visible, bool (samples, count): all in the first row, else with probability 1/2."""
+    """Draw which superpixels are visible, bool (samples, count). In the first row, all are visible."""
     coins = random_bits(seed_of(seed, "lime"), samples * count) >> np.uint64(63)
     shown = torch.from_numpy(coins.astype(bool)).view(samples, count)
     shown[0] = True
@@ -153,7 +153,7 @@ def draws(seed: int, samples: int, count: int) -> Tensor:
 
 
 def mean_coloured(images: Images, segments: Tensor) -> Images:
-    """Return the images with the mean colour in every superpixel."""
+    """Fill every superpixel of the images with its mean colour."""
     index = segments[:, None].flatten(2).expand(-1, 3, -1)  # (B, 3, H*W)
     sums = images.new_zeros(len(images), 3, int(segments.max()) + 1, dtype=torch.float64)
     pixels = torch.zeros_like(sums).scatter_add_(2, index, torch.ones_like(index, dtype=torch.float64))

@@ -88,7 +88,7 @@ def occlusion(
     covering = torch.cat([rows, torch.zeros_like(rows[:1])])  # the last row covers nothing, for the image itself
 
     def covered(samples: Tensor, pictures: Tensor) -> Images:
-        """Return the pictures, each with one window covered."""
+        """Return pictures in which one window is covered."""
         hidden = covering[pictures // across][:, :, None] & columns[pictures % across][:, None, :]  # (n, H, W)
         return torch.where(hidden[:, None], background[samples], images[samples])
 

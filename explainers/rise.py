@@ -107,7 +107,7 @@ def rise(
                 even[image] += (score * (numbers % 2 == 0)) @ mask
 
     def read(which: Tensor, count: int) -> tuple[Maps, Maps, Maps]:
-        """Return maps from all of the first `count` masks, from the even-numbered and from the odd-numbered ones."""
+        """Return three sets of maps: from the first `count` masks, the even ones and the odd ones."""
         sums = total[which] / (count * p), even[which], total[which] - even[which]
         return sums[0].view(-1, height, width), sums[1].view(-1, height, width), sums[2].view(-1, height, width)
 
@@ -118,7 +118,7 @@ def rise(
 def bank(
     masks: int, cells: int, p: float, seed: int, height: int, width: int, device: torch.device | str = "cpu"
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return grids (N, cells, cells) of 0 and 1, and the shifts (N,) down and across, each smaller than one cell.
+    """Draw N grids (N, cells, cells) of 0 and 1, with shifts (N,) down and across. Shifts are smaller than one cell.
 
     The result is cached, so the bank is moved to the device once per run.
     """
@@ -134,7 +134,7 @@ def bank(
 def enlarge(
     grids: Tensor, rows: Tensor, columns: Tensor, height: int, width: int, border: Border = "replicate"
 ) -> Tensor:
-    """Return the upsampled masks (n, 1, H, W) in [0, 1].
+    """Upsample grids to masks (n, 1, H, W) in [0, 1].
 
     Bilinear upsampling is linear in the grid, so two small matrix products suffice.
     """
@@ -147,7 +147,7 @@ def enlarge(
 
 @lru_cache(maxsize=4)
 def _interpolation(cells: int, length: int, border: Border, device: torch.device) -> Tensor:
-    """Return the weights of the cells for each position, ((cells + 1) * size, cells)."""
+    """Return the interpolation weight of each cell at each position, ((cells + 1) * size, cells)."""
     size = -(-length // cells)
     table = F.interpolate(torch.eye(cells)[None], size=(cells + 1) * size, mode="linear", align_corners=False)[0].T
     if border == "reflect" and cells > 1:

@@ -91,7 +91,7 @@ def smoothgrad(
         total[which], even[which] = total[which] + sums[0], even[which] + sums[1]
 
     def read(which: Tensor, count: int) -> tuple[Maps, Maps, Maps]:
-        """Return maps from all of the first `count` copies, from the even-numbered and from the odd-numbered ones."""
+        """Return three sets of maps: from the first `count` copies, the even ones and the odd ones."""
         of_all, of_even = total[which], even[which]
         maps, *halves = (over_channels(part, reduction) for part in (of_all, of_even, of_all - of_even))
         return maps * (samples / count), halves[0], halves[1]

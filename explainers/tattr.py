@@ -122,7 +122,7 @@ class Switch:
 
 
 class Propagating(AttentionRecorder):
-    """AttentionRecorder whose backward pass returns relevance while `switch.propagating` is set."""
+    """AttentionRecorder that makes backward passes return relevance while `switch.propagating` is set."""
 
     def __init__(self, start: int | None = None, whole: bool = False, device: str = "cpu"):
         super().__init__(start, whole)
@@ -131,12 +131,12 @@ class Propagating(AttentionRecorder):
         self.gate: tuple[Tensor | None, Tensor | None] = None, None  # the last sigmoid(c x), and x
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
-        """Compute a function without autocast."""
+        """Call a function without autocast."""
         with torch.autocast(self.device, enabled=False):
             return super().__torch_function__(function, types, args, kwargs)
 
     def compute(self, function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """Compute a function with a rule for its backward pass.
+        """Call a function, and attach the rule for its backward pass.
 
         Raises:
             UserError: The function depends on the patches but has no rule.
@@ -164,7 +164,7 @@ class Propagating(AttentionRecorder):
         return self.inputs[-1] is not None and self.inputs[-1].requires_grad
 
     def _rule(self, name: str, depends: list[Tensor], args: tuple, kwargs: dict[str, Any]) -> Rule | None:
-        """Return the rule of an operation with one or two inputs that depend on the patches, or None if none exists."""
+        """Return the rule of an operation. One or two of its inputs depend on the patches. None if there is no rule."""
         leads = len(args) > 0 and args[0] is depends[0]
         if len(depends) == 2 and leads and args[1] is depends[1]:
             if name in ("matmul", "bmm"):
@@ -188,7 +188,10 @@ class Propagating(AttentionRecorder):
 
 
 class Ruled(torch.autograd.Function):
-    """Function with a backward pass that returns gradients, or relevance according to the rule if the switch is set."""
+    """Autograd function.
+
+    Its backward pass returns gradients or, if the switch is set, relevance as defined by the rule.
+    """
 
     @staticmethod
     def forward(ctx: Any, switch: Switch, rule: Rule, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
@@ -214,12 +217,12 @@ def _unchanged(relevance: Tensor, inputs: Inputs, output: Tensor) -> Inputs:
 
 
 def _gate(relevance: Tensor, inputs: Inputs, output: Tensor) -> Inputs:
-    """Return the relevance of x * sigmoid(c x), an activation: x receives the unchanged relevance."""
+    """Return the relevance of the inputs of the activation x * sigmoid(c x). x receives the relevance unchanged."""
     return relevance.to(inputs[0].dtype), torch.zeros_like(inputs[1])
 
 
 def _linear(weight: Tensor, relevance: Tensor, inputs: Inputs, output: Tensor) -> Inputs:
-    """Return the relevance of a linear layer's inputs, from positive products only.
+    """Return the relevance of a linear layer's inputs. Only positive products are used.
 
     Class 0 of a single logit has the relevance -1, which is treated as the relevance 1 of a unit with negated weights.
     """
@@ -237,12 +240,12 @@ def _mean(relevance: Tensor, inputs: Inputs, output: Tensor) -> Inputs:
 
 
 def _product(relevance: Tensor, inputs: Inputs, output: Tensor) -> Inputs:
-    """Return the relevance of the two factors of a matrix product, half for each factor."""
+    """Return the relevance of the two factors of a matrix product. Each factor receives half."""
     return tuple(part / 2 for part in _mean(relevance, inputs, output))
 
 
 def _sum(relevance: Tensor, inputs: Inputs, output: Tensor) -> Inputs:
-    """Return the relevance of a sum's terms, scaled so that their shares are proportional to their absolute sums."""
+    """Return the relevance of the two terms of a sum, scaled as in the rule for sums in the module docstring."""
     ratio = _divided(relevance, output.detach())
     parts = [value.detach() * ratio for value in inputs]
     sums = [part.sum() for part in parts]
@@ -258,7 +261,7 @@ def _divided(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _of(function: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> Callable[..., Tensor]:
-    """Return `function` as an out-of-place function of only the arguments that depend on the patches."""
+    """Turn `function` into an out-of-place function whose only arguments are those that depend on the patches."""
     kept = kwargs | ({"inplace": False} if "inplace" in kwargs else {})
     places = [index for index, value in enumerate(args) if isinstance(value, Tensor) and value.requires_grad]
 

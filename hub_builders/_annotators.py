@@ -1,8 +1,8 @@
-"""Hand-drawn masks from `masks/` (one PNG per image, or one folder per annotator) or from the store of a study.
+"""Read hand-drawn masks from `masks/` (one PNG per image, or one folder per annotator) or from the store of a study.
 
-Files are named after image ids, with "/" replaced by "_". Nonzero pixels are marked. If an image has several
-annotators, its mask contains the pixels that at least half of them marked. Masks of a study (`saliency-bench annotate`)
-store the checksum of their image and are left out if the image has changed.
+Files are named after image ids, with "/" replaced by "_". A pixel is marked if its value is not zero. If an image has
+several annotators, its mask contains the pixels that at least half of them marked. Masks of a study (`saliency-bench
+annotate`) store the checksum of their image and are left out if the image has changed.
 """
 
 from hashlib import sha256
@@ -24,7 +24,7 @@ class MaskFiles(NamedTuple):
     Attributes:
         paths: Paths of the masks, one per annotator.
         image_sha256: Checksum of the image that the masks were drawn on, or "" if unknown.
-        empty: Whether all annotators of the image answered that no region shows the class. If so, there is no file.
+        empty: Whether all annotators answered that no region of the image shows the class. If so, there is no file.
     """
 
     paths: tuple[Path, ...] = ()
@@ -36,7 +36,7 @@ NOTHING = MaskFiles()
 
 
 def drawn_masks(root: Path, annotations: str = "") -> dict[str, MaskFiles]:
-    """Return {image id with "/" replaced by "_": mask files} from `masks/` or from the store of a study.
+    """Return {image id with "_" instead of "/": mask files} from `masks/` or from the store of a study.
 
     Raises:
         UserError: The store cannot be read, or does not contain exactly one annotation study.
@@ -52,9 +52,9 @@ def drawn_masks(root: Path, annotations: str = "") -> dict[str, MaskFiles]:
 
 
 def _of_store(place: str) -> dict[str, MaskFiles]:
-    """Write the masks in a store into the cache and return their paths.
+    """Write the masks from a study's store to the cache, and return their paths.
 
-    File names are hashes of the content, so that a resumed build detects changes.
+    File names are hashes of the content, so a resumed build detects changes.
     """
     from saliency_bench.studies.annotating import KIND, counted_answers, pixels_of
     from saliency_bench.studies.answer_store import Store
@@ -75,7 +75,7 @@ def _of_store(place: str) -> dict[str, MaskFiles]:
 
 
 def _kept(content: bytes) -> Path:
-    """Write a file into the cache, named after the hash of its content, and return its path."""
+    """Write a file to the cache under the hash of its content, and return its path."""
     name = sha256(content).hexdigest()
     path = cache_folder() / "annotations" / name[:2] / f"{name}.png"
     if not path.is_file():
@@ -84,7 +84,7 @@ def _kept(content: bytes) -> Path:
 
 
 def consensus(drawn: MaskFiles, picture: Picture) -> np.ndarray:
-    """Return the pixels that at least half of the annotators marked, bool (H, W).
+    """Return which pixels at least half of the annotators marked, bool (H, W).
 
     Raises:
         UnreadableError: A mask cannot be read, or was drawn on a different image.

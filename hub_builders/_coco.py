@@ -1,4 +1,4 @@
-"""Read MS COCO as downloaded: captions, instances, and masks from polygons and run lengths."""
+"""Read a downloaded copy of MS COCO: captions, instances, and masks as polygons or run lengths."""
 
 import math
 from collections.abc import Callable
@@ -41,11 +41,11 @@ class CocoEntry:
 
     @property
     def size(self) -> int:
-        """Return the number of pixels in the image."""
+        """Number of pixels in the image."""
         return self.frame[0] * self.frame[1]
 
     def of_category(self, category: int) -> list[dict[str, Any]]:
-        """Return the objects of a category."""
+        """Return the annotated objects of one category."""
         return [entry for entry in self.objects if entry.get("category_id") == category]
 
 
@@ -57,7 +57,7 @@ def root_of(source: Path | None, name: str) -> Path:
 
 
 def splits_of(root: Path, kinds: tuple[str, ...], only: str = "") -> list[str]:
-    """Return the splits whose folder of images exists, after checking their annotation files.
+    """Return the splits for which there is a folder of images, and check their annotation files.
 
     Raises:
         UserError: No split has images, or an annotation file is missing. The message names the missing files.
@@ -90,7 +90,7 @@ def entries_of(root: Path, split: str, captions: bool, log: BuildLog) -> tuple[d
 
 
 def whole(value: Any) -> int | None:
-    """Return the value if it is an integer, as COCO's ids are, else None."""
+    """Return the value if it is an integer, like the ids in COCO, else None."""
     return value if type(value) is int else None
 
 
@@ -141,7 +141,7 @@ def entries_in(
 
 
 def _dicts(content: dict, key: str, log: BuildLog, file: str, fix: str) -> list[dict]:
-    """Return the JSON objects in a list of a file, and log how many other items the list contains."""
+    """Return the objects in the list under `key` of a JSON file, and log how many items are not objects."""
     listed = content.get(key)
     if not isinstance(listed, list):
         raise UserError(f'the COCO annotation file {file} has no list "{key}"; {fix}')
@@ -175,10 +175,11 @@ def _number(value: Any) -> float:
 def shown_mask(segmentations: list[Any], frame: tuple[int, int], picture: Picture) -> np.ndarray:
     """Return the union of segmentations on the upright image, bool (H, W).
 
-    COCO annotates the file as stored, so the mask is drawn at the size `frame` and then rotated with the image.
+    COCO annotates images as stored, so the mask is drawn at the size `frame` and then rotated like the image.
 
     Raises:
-        UnreadableError: The size of the image is not `frame`, so it is not the annotated file. Outlines are not scaled.
+        UnreadableError: The size of the image is not `frame`, so a different file was annotated. Outlines are not
+            scaled.
     """
     turn = turn_of(picture, frame, "annotations")
     return turned(np.any([mask_of(segmentation, *frame) for segmentation in segmentations], axis=0), turn)
@@ -210,7 +211,7 @@ def mask_of(segmentation: Any, height: int, width: int) -> np.ndarray:
 
 
 def _polygon(points: Any, height: int, width: int) -> list[float]:
-    """Return the coordinates of a polygon after checking them.
+    """Check the coordinates of a polygon, and return them.
 
     Raises:
         UnreadableError: The value is not a polygon.

@@ -22,14 +22,14 @@ Look = Callable[[np.ndarray], list[int]]
 def seen(
     file: Path, pictures: Iterable[tuple[str, Callable[[], np.ndarray | None]]], total: int
 ) -> dict[str, list[int]]:
-    """Return {image name: ids of the COCO categories detected with a confidence above `CONFIDENCE`}.
+    """Return {image name: ids of the COCO categories that are detected with a confidence above `CONFIDENCE`}.
 
     Unreadable images have no entry.
 
     Args:
         file: File of detections. Images that are in the file are not processed again.
-        pictures: Pairs (name, function that returns the image as uint8 (H, W, 3)). The function is called only for
-            names that are not in the file.
+        pictures: (name, function) for each image. The function returns the image as uint8 (H, W, 3), and is called only
+            if the name is not in the file.
         total: Number of images.
     """
     known = _read(file)
@@ -60,7 +60,7 @@ def _read(file: Path) -> dict[str, list[int]]:
 
 
 def faster_rcnn() -> Look:
-    """Return the detector function.
+    """Load the detector, and return it as a function.
 
     Raises:
         UserError: The weights cannot be loaded.

@@ -47,7 +47,7 @@ def options(name: str) -> dict[str, Any]:
 
 
 def picture(path: Path, index: int, side: int) -> np.ndarray:
-    """Save drawing `index` of shapes-xai and return its mask, bool (side, side)."""
+    """Save image number `index` of shapes-xai, and return its mask, bool (side, side)."""
     sample = drawn(index, side)
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(sample["image"]).save(path, quality=95)
@@ -74,7 +74,7 @@ def boxed(box: Sequence[object]) -> str:
 def dicom(
     path: Path, units: np.ndarray, position: tuple[float, float, float], uid: str, series: str, patient: str, **tags
 ):
-    """Write one CT slice as a scanner does, with unsigned pixels and intercept -1024.
+    """Write one CT slice in the form that scanners write, with unsigned pixels and intercept -1024.
 
     `tags` override the default DICOM tags. A tag with the value None is removed.
     """
@@ -130,7 +130,7 @@ def chest(height: int, width: int, seed: int = 0) -> np.ndarray:
 
 
 def outline(rows: Sequence[int], columns: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the contour [(column, row)] just outside a rectangle of pixels [first, last], as radiologists draw it."""
+    """Return the contour [(column, row)] just outside a rectangle of pixels. Radiologists draw contours in this way."""
     top, bottom, left, right = rows[0] - 1, rows[1] + 1, columns[0] - 1, columns[1] + 1
     upper = [(c, top) for c in range(left, right)] + [(right, r) for r in range(top, bottom)]
     return upper + [(c, bottom) for c in range(right, left, -1)] + [(left, r) for r in range(bottom, top, -1)]
@@ -139,7 +139,7 @@ def outline(rows: Sequence[int], columns: Sequence[int]) -> list[tuple[int, int]
 def lidc_xml(
     series: str, sessions: Sequence[Sequence[tuple]], root: str = "LidcReadMessage", space: str = "http://www.nih.gov"
 ) -> str:
-    """Return the XML of a series that several radiologists have read.
+    """Return the LIDC XML for a series that several radiologists have read.
 
     Each session is a list of (kind, name, [(z, uid, inclusion, points)]), where `kind` is the tag of the XML element.
     """

@@ -31,7 +31,7 @@ class Shape:
 
     @classmethod
     def of_object(cls, outline: Any, box: Any, keypoints: bool) -> "Shape":
-        """Return the shape of an object from its `segmentation` and `bbox`."""
+        """Create the shape of an object from its `segmentation` and `bbox`."""
         return cls(parts_of(outline), box, keypoints)
 
 
@@ -51,7 +51,7 @@ class Frame:
 
 
 def frame_of(picture: Picture, stated: tuple[int, int], shapes: list[Shape], choice: str, studio: bool) -> Frame:
-    """Return the frame that all outlines on an image refer to.
+    """Return the `Frame` that all outlines of an image refer to.
 
     The frame is known if a point lies inside only one of the two frames, or if the outlines include run lengths, which
     state their size. If neither determines the frame, the user has to choose. Outlines from Label Studio refer to the
@@ -62,8 +62,8 @@ def frame_of(picture: Picture, stated: tuple[int, int], shapes: list[Shape], cho
         stated: Height and width in the annotation file, or (0, 0) if the file contains no size.
         shapes: All shapes on the image.
         choice: The user's choice: "upright", "stored" or "".
-        studio: Whether Label Studio wrote the file. If Label Studio records the size of the image as stored, it
-            stretches outlines, but not boxes, from the upright image to that size.
+        studio: Whether Label Studio wrote the file. If Label Studio records the size of the image as stored, it scales
+            outlines (but not boxes) from the upright image to that size.
 
     Raises:
         UnreadableError: The size fits neither frame, or both frames fit and the user has not chosen.
@@ -110,7 +110,7 @@ def _fits(outlines: list[list[float]], frame: Frame) -> bool:
 
 
 def union(shapes: list[Shape], frame: Frame, picture: Picture, boxes: bool) -> tuple[np.ndarray, list[str]]:
-    """Return the union of objects on the upright image, bool (H, W), and why parts of outlines are missing.
+    """Return the union of objects on the upright image, bool (H, W), and the reasons why parts of outlines are missing.
 
     Raises:
         UnreadableError: No part can be drawn, or an object has no outline.
@@ -146,9 +146,9 @@ def _boxed(shape: Shape, frame: Frame, boxes: bool) -> np.ndarray:
 
 
 def _draw(parts: list[Any], frame: Frame, picture: Picture) -> np.ndarray:
-    """Return the parts of an outline as a mask on the upright image, bool (H, W).
+    """Draw the parts of an outline as a mask on the upright image, bool (H, W).
 
-    If the outline is run-length encoded, its "size" tells which frame it refers to.
+    If an outline is run-length encoded, its "size" shows which version of the image it refers to.
     """
     if len(parts) == 1 and isinstance(parts[0], dict):
         size = parts[0].get("size")

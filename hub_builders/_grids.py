@@ -20,7 +20,7 @@ BATCH = 32
 def confident(
     rows: Dataset, classifier: Classifier, names: list[str], label_map: str | None, confidence: float
 ) -> dict[int, list[int]]:
-    """Return {class: positions of images classified correctly with at least this probability}.
+    """Return {class: positions of the images that are classified correctly with at least this probability}.
 
     Each group, such as the rows of one photograph, contributes only its first image that meets the condition.
     """
@@ -49,7 +49,7 @@ def confident(
 
 
 def grids_of(chosen: dict[int, list[int]], size: int, count: int, seed: int) -> list[list[int]]:
-    """Return the positions of the images of each grid.
+    """Return the positions of the images in each grid.
 
     The images of a grid have different classes. Classes with the most unused images are chosen first.
     """

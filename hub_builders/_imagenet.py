@@ -1,4 +1,4 @@
-"""Code for ImageNet's validation images that several builders share: layouts, classes, and groups of classes."""
+"""Shared code of the builders that read ImageNet's validation images: layouts, classes, and groups of classes."""
 
 import re
 import shutil
@@ -55,7 +55,7 @@ def root_of(source: Path | None, name: str) -> Path:
 
 
 def images_of(root: Path, names: dict[str, str], log: BuildLog) -> Found:
-    """Return the evaluation images of these classes from any supported layout.
+    """Find the evaluation images of these classes in any supported layout.
 
     Raises:
         UserError: There are no images.
@@ -167,7 +167,7 @@ def truth(root: Path) -> dict[str, str]:
 
 
 def _list(root: Path, folder: Path, log: BuildLog) -> Found:
-    """Return the images in Kaggle's layout."""
+    """List the images of a source folder that uses Kaggle's layout."""
     path = root / "LOC_val_solution.csv"
     if not path.is_file():
         raise UserError(f"{root} has no LOC_val_solution.csv; pass the folder of the complete, unpacked source: {HOME}")
@@ -197,7 +197,7 @@ def _list(root: Path, folder: Path, log: BuildLog) -> Found:
 
 
 def _in_folders(root: Path, log: BuildLog) -> Found:
-    """Return the images in image-net.org's layout, or in class folders."""
+    """List the images of a source folder that uses image-net.org's layout or class folders."""
     images: Found = {}
     truths = truth(root)
     boxes = {path.stem: path for name in BOXES for path in entries(root / name) if path.suffix == ".xml"}

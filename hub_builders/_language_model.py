@@ -1,8 +1,8 @@
 """Send yes-or-no questions to a language model through `huggingface_hub.InferenceClient`, and store all replies.
 
-The file of replies has one JSON object per line: model, prompt (a hash of its wording), question, answer, reply. If the
-file contains a pair of question and answer, the pair is not sent again, so a rebuild needs neither a token nor a
-network connection.
+The file of replies has one JSON object per line: model, prompt (a hash of its wording), question, answer, reply. A pair
+of a question and an answer that is in the file is not sent again, so a rebuild needs neither a token nor a network
+connection.
 """
 
 import json
@@ -71,7 +71,7 @@ def check_token(name: str) -> None:
 
 
 def accepted(pairs: list[Pair], file: Path, service: Service, log: BuildLog) -> dict[Pair, bool]:
-    """Return {pair: whether the model accepts the pair}, sending pairs that have no stored reply to the model.
+    """Return {pair: whether the model accepts the pair}. Pairs without a stored reply are sent to the model.
 
     The replies are published with the dataset as answers.jsonl.
 
@@ -96,7 +96,7 @@ def _entry(model: str, pair: Pair, reply: str) -> str:
 
 
 def read(file: Path, model: str, log: BuildLog) -> dict[Pair, str]:
-    """Return {pair: stored reply} of this model to this prompt, and log lines that are not replies."""
+    """Return {pair: reply} for this model and this prompt from a file. Lines that are not replies are logged."""
     replies: dict[Pair, str] = {}
     if not file.is_file():
         return replies
@@ -209,7 +209,7 @@ def _append(file: Path, line: str) -> None:
 
 
 def _yes(pair: Pair, reply: str, log: BuildLog) -> bool:
-    """Return whether a reply is yes, and log a reply that is neither yes nor no."""
+    """Return whether a reply means yes. A reply that is neither yes nor no is logged."""
     word = "".join(c for c in reply.casefold().partition("\n")[0] if c.isalpha() or c == " ").split()
     if word[:1] not in (["yes"], ["no"]):
         log.remark(pair[1], f"the language model replied {reply[:60]!r}, which is treated as 'no'")

@@ -1,7 +1,7 @@
-"""Read the marks of LIDC-IDRI: parse the XML of up to four readers, fill contours, and match marks of the same nodule.
+"""Read the marks in LIDC-IDRI: parse the XML of up to four readers, fill contours, and match marks of the same nodule.
 
 A contour is a list of pixels (column, row; counted from 0) just outside the nodule. In this database, a contour
-encloses a region but is not part of it. A contour with `inclusion` FALSE encloses a hole. A nodule under 3 mm is
+encloses a region but is not part of it. A contour with `inclusion` FALSE encloses a hole. A nodule smaller than 3 mm is
 recorded as a single point, and a mark that is not a nodule (`nonNodule`) as a locus. Each reader numbers nodules
 independently (`noduleID`).
 """
@@ -149,7 +149,7 @@ def enclosed(points: tuple[tuple[int, int], ...]) -> np.ndarray:
 
 
 def voxels_of(mark: Mark, number_of: dict[str, int]) -> np.ndarray:
-    """Return the sorted voxel numbers of a mark. `number_of` maps the UID of each slice to its number."""
+    """Return the sorted voxel numbers of a mark. `number_of` maps the UID of each slice to the slice's number."""
     kept: list[np.ndarray] = []
     holes: list[np.ndarray] = []
     for contour in mark.contours:
@@ -162,7 +162,7 @@ def voxels_of(mark: Mark, number_of: dict[str, int]) -> np.ndarray:
 
 
 def nodules_of(volumes: list[tuple[int, np.ndarray]]) -> list[dict[int, np.ndarray]]:
-    """Return each nodule as {reader: voxels}, given (reader, voxels) of each mark.
+    """Group marks (reader, voxels) into nodules, and return each nodule as {reader: voxels}.
 
     Marks of different readers belong to the same nodule if they share a voxel, directly or through a chain of marks. If
     a reader marked the nodule in several parts, the parts are joined.
@@ -191,7 +191,7 @@ def _meet(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def agreed(readers: list[np.ndarray]) -> np.ndarray:
-    """Return the voxels marked by at least half of the readers who marked the nodule, given one array per reader."""
+    """Return the voxels that at least half of the nodule's readers marked. `readers` contains one array per reader."""
     voxels, counts = np.unique(np.concatenate(readers), return_counts=True)
     return voxels[2 * counts >= len(readers)]
 

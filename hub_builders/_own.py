@@ -1,4 +1,4 @@
-"""Read the user's own images and masks: match masks to images, and select the object's pixels in a mask."""
+"""Read a user's own images and masks: match masks to images, and select the object's pixels in a mask."""
 
 import unicodedata
 import warnings
@@ -64,7 +64,7 @@ def check_split(owner: str, split: str) -> None:
 
 
 def split_of(name: str) -> str | None:
-    """Return the split that a folder in a path is named after (such as Train or val2017), or None."""
+    """Return the split that a folder name in a path, such as Train or val2017, stands for, or None."""
     folders = (part.lower().rstrip("0123456789") for part in name.split("/")[:-1])
     return next((SPLITS[folder] for folder in folders if folder in SPLITS), None)
 
@@ -74,7 +74,7 @@ def pictures_in(
 ) -> list[str]:
     """Return the relative paths of the images in a folder and its subfolders, sorted.
 
-    Every other file is logged as left out, with a reason.
+    All other files are logged as left out, with a reason.
 
     Args:
         folder: Folder to search.
@@ -102,15 +102,15 @@ def pictures_in(
 
 
 def unread(log: BuildLog) -> PictureNames:
-    """Return the names of the images left out so far.
+    """Return the names of the images that have been left out so far.
 
-    If a row in a table of labels names one of these images, the image is not reported a second time.
+    A row in a table of labels that names one of these images must not report the image a second time.
     """
     return PictureNames(entry["id"] for entry in log.left_out if entry["what"] == "image")
 
 
 def no_pictures(folder: Path, log: BuildLog) -> UserError:
-    """Return the error for a folder that contains no readable images, with the most frequent reason."""
+    """Return the error for a folder without readable images. The message names the most frequent reason."""
     reasons = Counter(entry["reason"] for entry in log.left_out if entry["what"] == "image").most_common(1)
     holds = "".join(f" ({count} left out: {reason})" for reason, count in reasons)
     return UserError(f"{folder} has no readable images{holds}; pass the folder that contains them")
@@ -122,7 +122,7 @@ def _is_hidden(name: str) -> bool:
 
 
 def _no_picture(path: Path) -> str:
-    """Return why a file is not a readable image, or "" if its extension or its first bytes are those of an image."""
+    """Return why a file is not a readable image, or "" if its extension or first bytes are those of an image."""
     ending = path.suffix.lower()
     if ending in PICTURES:
         return ""
@@ -149,7 +149,7 @@ def _opens(path: Path) -> bool:
 
 
 def leave_out_beside(source: Path, images: Path, read: Container[Path | None], log: BuildLog) -> None:
-    """Log the unread files of a source that are outside the folder of images. For a folder, log only its name."""
+    """Log the unread files in a source that are outside the folder of images. For a folder, only its name is logged."""
     logged = {entry["id"] for entry in log.left_out}
     for place in (images, *images.parents):
         if source not in place.parents:
@@ -167,7 +167,7 @@ def _path(path: Path, folder: Path) -> str:
 
 
 def _writable(name: str, log: BuildLog) -> bool:
-    """Return whether a file name is free of control characters, and log the file as left out if it is not."""
+    """Return whether a file name has no control characters. If it has, log the file as left out."""
     if any(unicodedata.category(sign) in UNWRITABLE for sign in name):
         log.leave_out(ascii(name)[1:-1], "image", "its name contains a control character; rename it")
         return False
@@ -186,9 +186,9 @@ def masks_for(
 ) -> tuple[dict[str, str], dict[str, str], list[str]]:
     """Match masks to images by name.
 
-    A mask belongs to an image if the paths of both end in the same names: `masks/cat/1.png` belongs to
+    A mask belongs to an image if the paths of both end in the same names. For example, `masks/cat/1.png` belongs to
     `images/cat/1.jpg`. `masks/1.png` also belongs to this image if no other image is named 1. If nothing else matches,
-    `masks/ab12cd34-1.png`, the name that Label Studio gives an uploaded file, belongs to it as well. A mask in the
+    the image also gets `masks/ab12cd34-1.png`, because Label Studio gives uploaded files such names. A mask in the
     folder of other images, such as `masks/dog/1.png`, does not belong to this image.
 
     Returns:
@@ -229,7 +229,7 @@ def masks_for(
 
 
 def mask_of(path: Path, foreground: str, picture: Picture) -> np.ndarray:
-    """Return the object's pixels in a mask file, turned with the image, bool (H, W).
+    """Return the object's pixels in a mask file, bool (H, W). The mask is rotated like its image, according to EXIF.
 
     Raises:
         UnreadableError: The mask cannot be read, or does not define the object.
@@ -238,7 +238,7 @@ def mask_of(path: Path, foreground: str, picture: Picture) -> np.ndarray:
 
 
 def boxed(box: Any, height: int, width: int) -> np.ndarray:
-    """Return the pixels whose centres are inside a box [x, y, width, height], bool (H, W).
+    """Return which pixels have their centres inside a box [x, y, width, height], bool (H, W).
 
     Raises:
         UnreadableError: The box cannot be read.

@@ -1,4 +1,4 @@
-"""Splits of datasets that the papers use for both training and evaluation.
+"""Assign splits in datasets that papers use for both training and evaluation.
 
 All evaluated images are in `test`. A hash assigns 15 % of the training images to `validation` and the rest to `train`.
 """
@@ -21,5 +21,5 @@ def with_training(owner: str, parts: str) -> bool:
 
 
 def training_split(seed: int, group: str) -> str:
-    """Return "train" or "validation" for a training image, according to a hash of the seed and the image's group."""
+    """Return "train" or "validation" for a training image, chosen by a hash of the seed and the image's group."""
     return "validation" if seed_of(seed, "validation", group) % 100 < VALIDATION else "train"

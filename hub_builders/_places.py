@@ -22,7 +22,7 @@ Found = dict[str, tuple[Path, str, str]]  # {image id: (file, category, split)}
 
 
 def images(root: Path, categories: list[str], log: BuildLog) -> Found:
-    """Return the images of these categories (exact names such as "field/wild") from any supported layout.
+    """Find the images of these categories (exact names such as "field/wild") in any supported layout.
 
     Raises:
         UserError: The source has none of the layouts, or a category has no folder in any layout.
@@ -50,7 +50,7 @@ def images(root: Path, categories: list[str], log: BuildLog) -> Found:
 
 
 def _folders(root: Path, categories: list[str]) -> list[tuple[Path, str, str]]:
-    """Return (folder, category, split) for each existing folder of the layouts with one folder per category."""
+    """Return (folder, category, split) for each category folder. Some layouts have one folder per category."""
     there = []
     easy = next(
         (root / name for name in EASY if (root / name / "train").is_dir() or (root / name / "val").is_dir()), None
@@ -65,7 +65,7 @@ def _folders(root: Path, categories: list[str]) -> list[tuple[Path, str, str]]:
 
 
 def _add(images_found: Found, name: str, path: Path, category: str, split: str, log: BuildLog) -> None:
-    """Add an image, unless the same image was already found at a different size."""
+    """Add an image unless it has already been found at a different size."""
     if not is_picture(path):
         log.leave_out(name if path.suffix else f"{name} (folder)", "image", "the file name has no image extension")
     elif name not in images_found:  # the small and the large distribution contain the same images

@@ -3,7 +3,7 @@
 The release contains `image/<class>/*.jpg`, and `attention_label/*.csv` with the columns `img_idx` (file name) and
 `attention` (a JSON array of 224 x 224 numbers in [0, 1], or 0 to 255). A cell counts as marked if its value is at least
 0.5 (or 128). The array is scaled to the size of the stored image with nearest-neighbour interpolation. If EXIF rotates
-the image, the array is rotated with it.
+the image, the array is rotated too.
 """
 
 import csv
@@ -67,7 +67,7 @@ def jobs(root: Path, log: BuildLog, aliases: dict[str, str]) -> Iterator[Job]:
 
 
 def attention_of(folder: Path, log: BuildLog) -> dict[str, Location]:
-    """Return {image name without extension: location of its row}. Rows are large, so they are read only when needed."""
+    """Return {image name without extension: location of the row}. Rows are large, so they are read on demand."""
     csv.field_size_limit(max(csv.field_size_limit(), FIELD))
     locations: dict[str, Location] = {}
     for path in entries(folder):
@@ -91,7 +91,7 @@ def attention_of(folder: Path, log: BuildLog) -> dict[str, Location]:
 
 
 def _rows(path: Path) -> Iterator[tuple[str, Location]]:
-    """Yield (image name, location of its row) for each row of a table."""
+    """Yield (image name, location of the row) for each row of a table."""
     with path.open("rb") as file:
         ends = [0]
 
@@ -123,7 +123,7 @@ def sample_of(log: BuildLog, path: Path, label: str, location: Location | None) 
 
 
 def marked(location: Location | None, picture: Picture) -> np.ndarray:
-    """Return the pixels that annotators marked, bool (H, W)."""
+    """Return which pixels annotators marked, bool (H, W)."""
     if location is None:
         raise UnreadableError("no attention label")
     path, start, count = location

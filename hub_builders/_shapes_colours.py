@@ -1,4 +1,4 @@
-"""Random integers and colours of shapes-xai."""
+"""Random integers and colours for shapes-xai."""
 
 import numpy as np
 
@@ -19,7 +19,7 @@ class Dice:
         return low + int(self.bits[self.used - 1]) % (high - low)
 
     def many(self, low: int, high: int, *shape: int) -> np.ndarray:
-        """Return an array of random integers. They come from a separate stream."""
+        """Return an array of random integers n with low <= n < high. They come from a separate stream."""
         bits = random_bits(seed_of(self.seed, "many", self(0, 2**40)), int(np.prod(shape)))
         return low + (bits % np.uint64(high - low)).astype(np.int64).reshape(shape)
 
@@ -27,7 +27,7 @@ class Dice:
 def palette(dice: Dice) -> tuple[tuple[Colour, Colour], tuple[Colour, Colour]]:
     """Return two muted colours for the scene and two vivid colours for the object.
 
-    The colours of the object differ from the colours of the scene in hue and brightness.
+    The object's colours differ from the scene's colours in hue and brightness.
     """
     hue, dark = dice(0, 1536), dice(0, 2)
     value = dice(56, 92) if dark else dice(196, 232)

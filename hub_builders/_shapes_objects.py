@@ -56,7 +56,7 @@ def blocks(flags: np.ndarray) -> np.ndarray:
 def area_of(name: str) -> int:
     """Return the area of a silhouette in squared units of the object coordinates.
 
-    Objects are scaled according to this area, so that all classes have the same distribution of sizes.
+    Objects are scaled according to this area, so all classes have the same distribution of sizes.
     """
     axis = np.arange(-1536, 1536, 8) + 4
     return int(OBJECTS[name][0](axis[None, :], axis[:, None]).sum()) * 64

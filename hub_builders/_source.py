@@ -1,7 +1,7 @@
 """Read source folders for the builders: required files, and untrusted lists, tables, JSON and XML.
 
-If a file or folder that every sample needs is missing, a UserError names it. A problem with one sample raises an
-UnreadableError, whose message is written to the build log.
+If a file or folder that every sample needs is missing, a UserError names it. A problem with a single sample raises an
+UnreadableError; the message is written to the build log.
 """
 
 import csv
@@ -53,7 +53,7 @@ def needed(source: Path | None, name: str, home: str) -> Path:
 
 
 def part(root: Path, relative: str, home: str) -> Path:
-    """Return the path of a required file, or of a required folder if the name ends with "/".
+    """Return the path of a required file or folder. The name of a folder ends with "/".
 
     Raises:
         UserError: The file or folder is missing. The message says where to get it.
@@ -67,8 +67,8 @@ def part(root: Path, relative: str, home: str) -> Path:
 def base_of(source: Path, *wanted: str) -> Path:
     """Return the folder that contains all `wanted` files and folders.
 
-    The search covers `source`, folders up to two levels below `source`, and, if `source` is inside a wanted folder, the
-    two folders above it. If no folder contains all wanted names, `source` is returned.
+    The search covers `source` and the folders up to two levels below it. If `source` is inside a wanted folder, the
+    search also covers the two folders above `source`. If no folder contains all wanted names, `source` is returned.
 
     Raises:
         UserError: Several folders contain all wanted names.
@@ -121,7 +121,7 @@ def entries(folder: Path) -> list[Path]:
 
 
 def walked(folder: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
-    """Yield (folder, its subfolders, its files) at any depth, sorted. Links are followed; no folder is entered twice.
+    """Yield (folder, subfolders, files) at any depth, sorted. Links are followed, but no folder is entered twice.
 
     As with `os.walk`, folders that the caller removes from the list of subfolders are not entered.
     """
@@ -170,7 +170,7 @@ def text_of(path: Path, errors: str = "strict") -> str:
 
 
 def lines(path: Path) -> list[tuple[int, list[str]]]:
-    """Return (line number, words) for each line of a list, skipping empty lines and comments (#)."""
+    """Return (line number, words) for each line of a list. Empty lines and comments (#) are skipped."""
     split = ((number, line.split()) for number, line in enumerate(text_of(path).splitlines(), 1))
     return [(number, words) for number, words in split if words and not words[0].startswith("#")]
 
@@ -233,7 +233,7 @@ def xml_of(path: Path) -> Any:
 
 
 def events_of(path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield ("start" or "end", element) while reading an XML file, so that the caller can stop early.
+    """Yield ("start" or "end", element) while reading an XML file. The caller may stop early.
 
     Raises:
         UnreadableError: The file cannot be read, or it declares entities, which can expand to gigabytes.
@@ -255,7 +255,7 @@ def _xml_errors(path: Path) -> Iterator[None]:
 
 
 def boxes_of(root: Any, first: int = 1) -> list[tuple[str, list[float]]]:
-    """Return (class, [xmin, ymin, xmax, ymax]) for each `object` of VOC-style XML, skipping objects without corners.
+    """Return (class, [xmin, ymin, xmax, ymax]) for each `object` of VOC-style XML. Objects without corners are skipped.
 
     Args:
         root: Root element of the XML.
@@ -287,7 +287,7 @@ def declared_size(root: Any) -> tuple[int, int] | None:
 
 
 def shown_boxes(root: Any, picture: Picture, first: int = 1) -> list[tuple[str, list[float]]]:
-    """Return the boxes of VOC-style XML as `boxes_of` does, turned with the image if EXIF turns the image.
+    """Like `boxes_of`, but if EXIF rotates or mirrors the image, the boxes are transformed in the same way.
 
     Raises:
         UnreadableError: A box does not have four numbers, or the size of the image differs from the size in the XML.
@@ -297,10 +297,11 @@ def shown_boxes(root: Any, picture: Picture, first: int = 1) -> list[tuple[str, 
 
 
 def turn_of(picture: Picture, size: tuple[int, int], noun: str = "mask") -> int:
-    """Return the EXIF orientation that turns annotations drawn at `size` (height, width) to fit the upright image.
+    """Return the EXIF orientation to apply to annotations that were drawn at `size` (height, width).
 
-    If the size matches the file as stored, return the orientation of the file, even if the upright image has the same
-    size (as with square images). If only the upright image has this size, return 1.
+    After this orientation is applied, the annotations fit the upright image. If the size matches the file as stored,
+    return the orientation of the file, even if the upright image has the same size (as with square images). If only the
+    upright image has this size, return 1.
 
     Raises:
         UnreadableError: The size matches neither the file as stored nor the upright image.
@@ -313,7 +314,7 @@ def turn_of(picture: Picture, size: tuple[int, int], noun: str = "mask") -> int:
 
 
 def shown(mask: np.ndarray, picture: Picture, noun: str = "mask") -> np.ndarray:
-    """Return a mask (H, W) turned to fit the upright image.
+    """Rotate or mirror a mask (H, W) so that it fits the upright image.
 
     The mask may have been drawn on the upright image or on the image as stored.
 
@@ -325,7 +326,7 @@ def shown(mask: np.ndarray, picture: Picture, noun: str = "mask") -> np.ndarray:
 
 
 def spread(mask: np.ndarray, picture: Picture) -> np.ndarray:
-    """Scale a coarse bool mask to the size of the image as stored, and turn the mask upright.
+    """Scale a coarse bool mask to the size of the image as stored, and apply the image's EXIF orientation to it.
 
     The mask is scaled with nearest-neighbour interpolation.
     """
@@ -333,9 +334,9 @@ def spread(mask: np.ndarray, picture: Picture) -> np.ndarray:
 
 
 def rasterised(box: list[float], height: int, width: int) -> np.ndarray:
-    """Return the pixels of a box as a mask, bool (H, W).
+    """Draw a box as a mask, bool (H, W).
 
-    The corners belong to the box, and pixels are counted from 1.
+    The pixels at the corners belong to the box. Pixels are counted from 1.
 
     Raises:
         UnreadableError: The box does not have four numbers, or contains no pixel of the image.
@@ -357,7 +358,7 @@ def is_picture(path: Path) -> bool:
 
 
 def listed_file(log: BuildLog, image_id: str, folder: Path, name: str) -> Path | None:
-    """Return the path of a file that is named in a list of the source, or log the reason and return None.
+    """Return the path of a file that a list in the source names, or log the reason and return None.
 
     The extension may be spelled differently (.JPG, .jpeg). Pass the returned path to a job, rather than folder and
     name, so that the job is recomputed when the file changes.
@@ -370,7 +371,7 @@ def listed_file(log: BuildLog, image_id: str, folder: Path, name: str) -> Path |
 
 
 def as_spelled(path: Path) -> Path:
-    """Return the path if it exists; otherwise an existing path with a different spelling of the extension."""
+    """Return the path if it exists, or else an existing path with a different spelling of the extension."""
     if path.is_file() or path.suffix.lower() not in PICTURES:
         return path
     spelled = (path.with_suffix(ending) for suffix in PICTURES for ending in (suffix, suffix.upper()))
@@ -387,7 +388,7 @@ def picture_of(
         image_id: Id of the image.
         path: Path of the file.
         drawn: Note about the annotations, written to the log if EXIF data rotates or mirrors the image.
-        deep: Whether to accept images of more than 8 bits. They are converted as on the pages of a study.
+        deep: Whether to accept images with more than 8 bits. They are converted in the same way as in studies.
     """
     try:
         if not path.is_file():
@@ -419,7 +420,7 @@ def mask_or_none(log: BuildLog, image_id: str, make: Callable[[], np.ndarray]) -
 
 
 def indices(path: Path, picture: Picture, noun: str = "mask") -> np.ndarray:
-    """Return the values in a mask file, uint8, in the size and orientation of the upright image.
+    """Return the values in a mask file, uint8, with the size and orientation of the upright image.
 
     Raises:
         UnreadableError: The file cannot be read, or its size differs from the image's size.

@@ -1,4 +1,4 @@
-"""Read PASCAL VOC as unpacked: classes, lists, and masks from PNG or MATLAB files."""
+"""Read an unpacked copy of PASCAL VOC: classes, image lists, and masks in PNG or MATLAB files."""
 
 import re
 from pathlib import Path
@@ -60,7 +60,7 @@ CITATION = """@article{everingham2010pascal,
 
 
 def root_of(source: Path | None, name: str, lists: str = "segmentation", year: int = 2012) -> Path:
-    """Return the folder VOC2012 (or VOC of a different year): the source, or a folder inside or above the source.
+    """Find the folder VOC2012 (or of a different year). It may be the source itself, or inside or above the source.
 
     Raises:
         UserError: There is no such folder.
@@ -95,7 +95,7 @@ def listed(
 
 
 def augmented(source: Path, root: Path) -> dict[str, Path]:
-    """Return {image name: mask file} of the augmented labels.
+    """Return {image name: mask file} for the augmented labels.
 
     Raises:
         UserError: The source has no augmented labels.

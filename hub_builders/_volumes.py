@@ -29,7 +29,7 @@ class Slice:
     Attributes:
         path: File of the slice.
         uid: DICOM UID of the slice.
-        place: Position in millimetres along the plane's normal, towards the head.
+        place: Position of the slice in millimetres along the normal of its plane, increasing towards the head.
     """
 
     path: Path
@@ -38,7 +38,7 @@ class Slice:
 
 
 def windowed(units: np.ndarray, centre: float, width: float) -> np.ndarray:
-    """Map Hounsfield units to uint8: 0 at or below the lower bound of the window, 255 at or above its upper bound."""
+    """Map Hounsfield units to uint8. Values up to the window's lower bound become 0, from its upper bound on 255."""
     low = centre - width / 2
     return np.clip(np.rint((units - low) * (255 / width)), 0, 255).astype(np.uint8)
 
@@ -94,7 +94,7 @@ def _header_or_none(path: Path) -> Any:
 
 
 def slices_of(folder: Path, series: str) -> tuple[list[Slice], list[str]]:
-    """Return the slices of a series from the feet to the head, and the problems with files in the folder."""
+    """Return the slices of a series, ordered from the feet to the head, and the problems with files in the folder."""
     by_place: dict[float, Slice] = {}
     faults = []
     for path in sorted(folder.iterdir(), key=lambda path: path.name):
@@ -120,7 +120,7 @@ def gaps(slices: list[Slice]) -> int:
 
 
 def _cosines(head: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the directions in which columns, rows and slices increase, in DICOM's axes (left, behind, head)."""
+    """Return the directions in which columns, rows and slices increase, in DICOM's axes (left, back, head)."""
     try:
         across, down = np.array(head.ImageOrientationPatient, np.float64).reshape(2, 3)
         place = np.array(head.ImagePositionPatient, np.float64).reshape(3)
@@ -237,5 +237,5 @@ class Nifti:
 
 
 def _no(text: str) -> None:
-    """Raise UnreadableError, for use in an expression."""
+    """Raise UnreadableError. Unlike a raise statement, a call can be part of an expression."""
     raise UnreadableError(text)

@@ -1,4 +1,4 @@
-"""Derive `targets/groups_imagenet.json`, groups of ImageNet's classes, from WordNet (Elisha et al. 2025, appendix B).
+"""Derive groups of ImageNet's classes from WordNet (Elisha et al. 2025, appendix B): `targets/groups_imagenet.json`.
 
 Example:
   python -m saliency_bench.hub_builders._wordnet dict/data.noun
@@ -68,14 +68,15 @@ class Hierarchy:
         return len(self.below[category])
 
     def distance(self, first: str, second: str) -> int:
-        """Return the number of categories that are above (or equal to) exactly one of two categories.
+        """Return how many categories are above (or equal to) exactly one of the two given categories.
 
-        In a tree, this is the number of steps between the two. If a category has several hypernyms, all are counted.
+        In a tree, this is the number of steps between the two categories. If a category has several hypernyms, all are
+        counted.
         """
         return len(self.above[first] ^ self.above[second])
 
     def part_of(self, leaf: str, frame: str | None) -> str:
-        """Return the category that a class contributes to a merged group.
+        """Return the category that the class `leaf` contributes to a merged group.
 
         This is the smallest category inside `frame` with 5 to 50 classes. If there is none, it is the largest category
         with fewer than 5 classes. If several are equally good, the most general one is returned, then the one with the
@@ -232,7 +233,7 @@ def table_of(names: Mapping[str, str], edges: Iterable[tuple[str, str]], wnids: 
 
 
 def main(path: str) -> None:
-    """Write the file of groups. Its classes are in the order that pretrained networks use."""
+    """Write the file of groups. The classes in the file are in the order that pretrained networks use."""
     from timm.data import ImageNetInfo
 
     names, edges = read_nouns(Path(path))

@@ -86,7 +86,7 @@ BYTES = 2**26  # maximum number of bytes of an unpacked file of maps
 
 
 def features(classes: dict[str, list[str]]) -> dict:
-    """Return the columns of the dataset, with the accepted answers as classes."""
+    """Return the columns of the dataset. The classes are the accepted answers."""
     from datasets import ClassLabel, List, Value
 
     return {"label": ClassLabel(names=classes["label"]), "explanations": List(Value("string"))}
@@ -162,7 +162,7 @@ def root_of(source: Path | None) -> Path:
 
 
 def videos(images: Path, log: BuildLog) -> dict[str, str]:
-    """Return {name of an image: video that contains the image}.
+    """Return {image name: video that contains the image}.
 
     Raises:
         UserError: The annotations cannot be read.
@@ -219,7 +219,7 @@ def questions(root: Path, log: BuildLog) -> dict[str, tuple[str, dict]]:
 def kept(
     source: Path | None, entries: dict, log: BuildLog, ask: bool, answers: str, service: _language_model.Service
 ) -> dict[_language_model.Pair, bool]:
-    """Return {pair of question and answer: whether to keep the pair}."""
+    """Return {(question, answer): whether to keep this pair}."""
     pairs = [(entry["question"], entry["ans"]) for _, entry in entries.values()]
     if not ask:
         return dict.fromkeys(pairs, True)
@@ -254,7 +254,7 @@ def maps_of(folder: Path, key: str) -> Path | None:
 
 
 def pointed(path: Path | None, picture: Picture) -> np.ndarray:
-    """Return the pixels that at least half of the annotators pointed at, bool (H, W)."""
+    """Return which pixels at least half of the annotators pointed at, bool (H, W)."""
     if path is None:
         raise UnreadableError("no pointing annotation")
     maps = arrays_of(path)

@@ -120,7 +120,7 @@ def _manifest(root: Path) -> Path | None:
 
 
 def _cases(folder: Path, log: BuildLog) -> dict[str, Path]:
-    """Return {case: file}, ignoring the `._` files that macOS adds to archives."""
+    """Return {case: file}. The `._` files that macOS adds to archives are ignored."""
     cases = {}
     for path in entries(folder):
         if path.name.startswith("."):
@@ -188,7 +188,7 @@ def healthy(log: BuildLog, case: str, folder: Path, series: str, seed: int) -> d
 
 
 def drawn_slice(numbers: list[int], seed: int, case: str) -> int:
-    """Draw one of the slice numbers of a case.
+    """Draw one of a case's slice numbers.
 
     Raises:
         UnreadableError: There is no slice to draw from.

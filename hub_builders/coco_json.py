@@ -70,7 +70,7 @@ def check(*, json: str, split: str, upright: bool, stored: bool, **others: objec
 
 
 def features(classes: dict[str, list[str]]) -> dict:
-    """Return the columns, with the classes of the annotation file in the order of their ids."""
+    """Return the columns. The classes are those in the annotation file, ordered by id."""
     return _multilabel.features(classes["label"])
 
 
@@ -128,7 +128,7 @@ def _pictures(
     without: list[str],
     log: BuildLog,
 ) -> Iterator[tuple[str, str, _coco.CocoEntry, dict[str, list[Any]]]]:
-    """Yield (image id, name of the file, entry, objects of each class) for each image in an annotation file.
+    """Yield (image id, file name, entry, {class: objects}) for each image in an annotation file.
 
     Args:
         images: Folder of the images.
@@ -192,7 +192,7 @@ def _annotated(base: Path, path: Path) -> tuple[Path, Path]:
 
 
 def _bases(source: Path) -> Iterator[Path | None]:
-    """Yield candidates for the base folder of a source.
+    """Yield candidates for a source's base folder.
 
     Each candidate is a folder that contains an annotation file with a usual name, or None. Folders that also contain
     the images come first.
@@ -213,7 +213,7 @@ def _of_label_studio(entry: _coco.CocoEntry) -> bool:
 
 
 def _check_found(path: Path, images: Path, ids: dict[str, str], meant: dict[str, Meant], log: BuildLog) -> None:
-    """Log file names without an image, with an example, and images that no file name refers to.
+    """Log file names for which there is no image, with an example, and images that no file name refers to.
 
     Raises:
         UserError: No file name refers to an existing image.
@@ -296,7 +296,7 @@ def samples_of(
 def _mask(
     log: BuildLog, name: str, shapes: list[Shape], frame: Frame | UnreadableError, picture: Picture, boxes: bool
 ) -> np.ndarray:
-    """Return the union of the objects of a class on the upright image, bool (H, W).
+    """Draw the union of a class's objects on the upright image, bool (H, W).
 
     Raises:
         UnreadableError: The objects cannot be drawn.

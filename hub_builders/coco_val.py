@@ -37,7 +37,7 @@ training images, if the source has them."""
 
 
 def features(classes: dict[str, list[str]]) -> dict:
-    """Return the columns, with the classes of the annotation file in the order of their ids."""
+    """Return the columns. The classes are those in the annotation file, ordered by id."""
     return _multilabel.features(classes["label"])
 
 
@@ -101,7 +101,7 @@ def _training_images(root: Path, year: int, count: int, seed: int, log: BuildLog
 def _objects(
     log: BuildLog, name: str, entry: _coco.CocoEntry, names: dict[int, str], without: list[str]
 ) -> dict[str, list[Any]] | None:
-    """Return {class: outlines of its objects}, or log the reason and return None if the image is left out."""
+    """Return {class: outlines of the objects}, or log the reason and return None if the image is left out."""
     kinds = {thing["category_id"] for thing in entry.objects}
     if lost := kinds - set(names):
         log.remark(name, f"category {min(lost)} is not in the list of categories and is skipped")

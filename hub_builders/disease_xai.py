@@ -174,7 +174,7 @@ def series_of(root: Path, log: BuildLog) -> dict[str, tuple[Path, str]]:
 
 
 def patients_of(root: Path) -> dict[str, str]:
-    """Return {series UID: patient} from the metadata tables, ignoring case and spaces in column names."""
+    """Return {series UID: patient} from the metadata tables. Case and spaces in column names are ignored."""
     patients: dict[str, str] = {}
     for path in files_below(root, ".csv"):
         if path.name.lower() not in ("lidc-idri_metadata.csv", "metadata.csv"):
@@ -199,7 +199,7 @@ def nodules(
     centred: bool,
     seed: int,
 ) -> Iterator[dict]:
-    """Yield the samples of one series, with and without a nodule."""
+    """Yield the samples of one series: images with a nodule, and images without one."""
     try:
         reading = _lidc.reading_of(path)
     except UnreadableError as error:
@@ -244,7 +244,7 @@ def both(
     centred: bool,
     seed: int,
 ) -> Iterator[dict]:
-    """Yield the sample with the nodule and the sample without it."""
+    """Yield one sample with the nodule and one without. If a sample cannot be made, the reason is logged."""
     numbers = np.unique(voxels // _lidc.WIDE**2)
     middle = int(numbers[(len(numbers) - 1) // 2])
     units, spacing, flips = units_of(slices[middle].path)
@@ -287,7 +287,7 @@ def around(rows: np.ndarray, columns: np.ndarray, side: float, seed: int | None)
 
 
 def cropped(units: np.ndarray, mask: np.ndarray | None, box: Box, flips: tuple[bool, bool]) -> dict:
-    """Return the image and mask of a square in radiological orientation. Pixels outside the slice are air."""
+    """Cut out a square, and return its image and mask in radiological orientation. Pixels outside the slice are air."""
     top, left, side = (round(value) for value in box)
     rows, columns = np.arange(top, top + side), np.arange(left, left + side)
     inside = np.ix_((rows >= 0) & (rows < units.shape[0]), (columns >= 0) & (columns < units.shape[1]))
@@ -321,7 +321,7 @@ def marked(
 
 
 def surrounding(units: np.ndarray, forbidden: list[tuple], box: Box, seed: int) -> Box | None:
-    """Return a square of the same size with enough lung and no mark, or None if none is found.
+    """Return a square of the size of `box` that contains enough lung and no mark, or None if none is found.
 
     The function tries `TRIES` random positions, first within two side lengths of `box` and then anywhere in the slice,
     and returns the first position that meets both conditions.

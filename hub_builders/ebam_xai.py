@@ -81,7 +81,7 @@ class Cutout:
 
 @dataclass(frozen=True)
 class Stock:
-    """The cut-outs and scenes to combine, grouped by (class, split) and in a fixed order."""
+    """The cut-outs and scenes to combine. Both are grouped by (class, split) and have a fixed order."""
 
     objects: dict[tuple[str, str], list[Cutout]]
     scenes: dict[tuple[str, str], list[Path]]
@@ -93,7 +93,7 @@ class Stock:
 
 
 def features(classes: dict[str, list[str]]) -> dict:
-    """Return the columns of the dataset. Its classes are the object and scene classes that were not left out."""
+    """Return the columns of the dataset. The classes are the object and scene classes that were not left out."""
     from datasets import ClassLabel, Image, Value
 
     return {

@@ -68,7 +68,7 @@ def check(*, masks: str, labels: str, foreground: str, split: str, seed: int = 0
 
 
 def features(classes: dict[str, list[str]]) -> dict:
-    """Return the columns of the dataset, with the classes sorted by name (numbers by value)."""
+    """Return the columns of the dataset. Classes are sorted by name, or by value if they are numbers."""
     from datasets import ClassLabel
 
     return {"label": ClassLabel(names=classes["label"])}
@@ -163,7 +163,7 @@ def _masks(folder: Path | None, names: list[str], log: BuildLog) -> tuple[dict[s
 
 
 def _in_folders(images: Path, names: list[str], ids: dict[str, str], log: BuildLog) -> dict[str, FolderRow]:
-    """Return {image: its row}, with the class and the split from the names of folders."""
+    """Return {image: row}. The class and the split in a row come from the names of folders."""
     parts = {name: PurePosixPath(name).parts for name in names}
     if not any(len(folders) > 1 for folders in parts.values()):
         raise UserError(
@@ -229,7 +229,7 @@ FIELDS = ("image", "label", "split", "group")
 
 
 def _columns(listing: Path, names: list[str]) -> dict[str, str]:
-    """Return {field: name of its column}.
+    """Return {field of a row: name of the table's column}.
 
     Raises:
         UserError: A required column is missing. The message lists the existing columns.
@@ -247,7 +247,7 @@ def _columns(listing: Path, names: list[str]) -> dict[str, str]:
 
 
 def _by_number(label: str) -> tuple[int, int, str]:
-    """Return a sort key that puts numbers, by value, before names."""
+    """Return a sort key. Numbers are sorted by value and come before names."""
     return (0, int(label), label) if label.isdecimal() else (1, 0, label)
 
 

@@ -114,7 +114,7 @@ def samples(
 
 
 def candidates(root: Path, min_area: float, log: BuildLog) -> dict[str, tuple[_coco.CocoEntry, str, dict]]:
-    """Return {image id: (entry, label, annotation of the person)} of images that meet the conditions of the dataset."""
+    """Return {image id: (entry, label, annotation of the person)} for images that meet the dataset's conditions."""
     chosen_images: dict[str, tuple[_coco.CocoEntry, str, dict]] = {}
     seen: set[str] = set()
     for split in _coco.splits_of(root, ("captions", "instances")):
@@ -134,7 +134,7 @@ def candidates(root: Path, min_area: float, log: BuildLog) -> dict[str, tuple[_c
 
 
 def words_of(captions: list[str]) -> set[str]:
-    """Return the words in the captions that determine the label (man, men, woman, women), in lower case."""
+    """Return the words in the captions that determine the label: man, men, woman or women, in lower case."""
     return {word.lower() for caption in captions for word in WORD.findall(caption)}
 
 
@@ -195,7 +195,7 @@ def sample_of(
 
 
 def of_release(log: BuildLog, path: Path, label: str, place: _release.Location | None) -> dict | None:
-    """Return the sample of an image of the published release, or log the reason and return None if it is left out."""
+    """Return the sample of an image in the published release, or log the reason and return None if it is left out."""
     sample = _release.sample_of(log, path, label, place)
     return sample and sample | {"mask_source": None if sample["mask"] is None else ORIGINS[0]}
 

@@ -52,7 +52,7 @@ the same fraction of each cell. The digest of the classifier is part of every `i
 
 
 def features(classes: dict[str, list[str]]) -> dict:
-    """Return the columns of the grids, with the classes of the dataset."""
+    """Return the features (table columns) of the grid dataset, with the source dataset's class names."""
     from datasets import ClassLabel, Value
 
     texts = ("labels_of_cells", "images_of_cells", "chosen_by", "chosen_by_digest")

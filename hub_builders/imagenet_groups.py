@@ -41,7 +41,7 @@ its classes, and `wnid` is the WordNet id of the class. There are no masks."""
 
 
 def features(classes: dict[str, list[str]]) -> dict:
-    """Return the columns of the dataset, with the classes of the source."""
+    """Return the columns of the dataset. The classes come from the source."""
     from datasets import ClassLabel, List, Value
 
     text = Value("string")

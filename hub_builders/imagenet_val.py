@@ -64,7 +64,7 @@ source has training images."""
 
 
 def features(classes: dict[str, list[str]]) -> dict:
-    """Return the columns of the dataset, with the classes of the source."""
+    """Return the columns of the dataset. The classes come from the source."""
     from datasets import ClassLabel, Value
 
     return {"label": ClassLabel(names=classes["label"]), "wnid": Value("string"), "class_group": Value("string")}
@@ -102,7 +102,7 @@ def samples(
 def training_images(
     root: Path, names: dict[str, str], count: int, seed: int, log: BuildLog
 ) -> dict[str, tuple[Path, str]]:
-    """Return {image name: (file, WordNet id)} of the drawn training images."""
+    """Draw training images, and return {image name: (file, WordNet id)}."""
     base = first_folder(root, "ILSVRC/Data/CLS-LOC/train", "train", "ILSVRC2012_img_train")
     if base is None:
         log.remark("train", "the source has no training images, so there is no train or validation split")

@@ -62,7 +62,7 @@ def check(*, annotations: str, rule: str, honeypot_iou: float, **others: object)
 
 
 def features(classes: dict[str, list[str]]) -> dict:
-    """Return the columns of the dataset, with the classes of the original dataset."""
+    """Return the columns of the dataset. The classes are those of the original dataset."""
     from datasets import ClassLabel, Value
 
     return {
@@ -129,7 +129,10 @@ def samples(
 
 
 def _remark_pairs(log: BuildLog, answers: "dict[str, list[Answer]]", rule: str) -> None:
-    """Log how many images have exactly two masks, because any rule but STAPLE returns their union or intersection."""
+    """Log how many images have exactly two masks.
+
+    For these, every rule except STAPLE returns the union or intersection.
+    """
     pairs = sum(len(of_image) == 2 for of_image in answers.values())
     if pairs and rule != "staple":
         result = "union" if rule == "half" else "intersection"
@@ -146,7 +149,7 @@ def sample_of(log: BuildLog, unit: str, annotating: "Annotating", answers: "list
     Args:
         log: Build log, which records why the image or its mask is left out.
         unit: Unit of the study.
-        annotating: Study.
+        annotating: The study.
         answers: Answers for this image.
         rule: Rule for the consensus.
     """

@@ -71,7 +71,7 @@ Found = dict[str, tuple[Path, str, str, Boxes]]  # {image id: (file, split, kind
 
 
 def features(classes: dict[str, list[str]]) -> dict:
-    """Return the columns of the dataset, with the most frequent categories as classes."""
+    """Return the columns of the dataset. The classes are the most frequent categories."""
     from datasets import ClassLabel
 
     return {"label": ClassLabel(names=classes["label"])}
@@ -164,7 +164,7 @@ def images(root: Path, log: BuildLog) -> Found:
 
 
 def photographers(root: Path, shown: Found, log: BuildLog) -> dict[str, str]:
-    """Return {image id: URL of the photographer} for the images in the lists of photographers."""
+    """Return {image id: URL of the photographer} from the lists of photographers."""
     by: dict[str, str] = {}
     for split in sorted({split for _, split, _, _ in shown.values()}):
         lists = [root / f"{split}-{kind}-with-rotation.csv" for kind in ("images", "images-boxable")]
@@ -207,13 +207,13 @@ def animals(root: Any) -> dict[str, set[str]]:
 
 
 def descriptions(path: Path) -> dict[str, str]:
-    """Return {label: name}, skipping the header that some versions of the file have."""
+    """Return {label: name}. The header that some versions of the file have is skipped."""
     split = [line.partition(",") for line in text_of(path).splitlines()]
     return {label.strip(): name.strip() for label, _, name in split if name.strip() and label != "LabelName"}
 
 
 def boxes_of(path: Path, files: dict[str, Path], above: dict, log: BuildLog) -> dict[str, list[tuple[str, Any]]]:
-    """Return {image id: [(label of the category, box)]} of the existing images."""
+    """Return {image id: [(label of the category, box)]} for the existing images."""
     boxes: dict[str, list[tuple[str, Any]]] = {}
     absent: set[str] = set()
     for number, row in table(path, ["ImageID", "LabelName", *CORNERS]):

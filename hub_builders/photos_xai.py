@@ -117,7 +117,7 @@ def sample_of(log: BuildLog, label: str, path: Path, outlines: list[Outline]) ->
 
 
 def mask_of(picture: Picture, outlines: list[Outline]) -> np.ndarray:
-    """Return the pixels inside at least one outline, bool (H, W)."""
+    """Return which pixels are inside at least one outline, bool (H, W)."""
     canvas = Image.new("1", (picture.width, picture.height))
     for outline in outlines:
         ImageDraw.Draw(canvas).polygon(outline, fill=1)

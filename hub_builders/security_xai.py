@@ -129,7 +129,7 @@ def first_pixel(files: Iterable[Path], log: BuildLog) -> int:
 
 
 def listed(root: Path, imageset: str, log: BuildLog) -> dict[str, Listing]:
-    """Return {image: its entry} from the lists.
+    """Return {image: entry} from the lists.
 
     Raises:
         UserError: The lists have a different format.
@@ -159,7 +159,7 @@ def listed(root: Path, imageset: str, log: BuildLog) -> dict[str, Listing]:
 
 
 def unlisted(there: set[str], folder: Path | None, log: BuildLog) -> dict[str, Listing]:
-    """Return {image: its entry} from XML files and file names, for a source without lists."""
+    """Return {image: entry} for a source without lists, from XML files and file names."""
     if folder is None:
         raise UserError(
             "the source has neither lists in ImageSet/ nor a folder Annotation/; download the source again and "

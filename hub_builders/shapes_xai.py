@@ -104,13 +104,15 @@ def drawn(index: int, size: int = 64, seed: int = 0) -> dict:
 
 
 def place(shape: np.ndarray, size: int, dice: Dice) -> tuple[int, int]:
-    """Draw the position (top, left) of the object's box, with at least half of the object's pixels inside the image.
+    """Draw a random position (top, left) for the object's box.
 
-    A first random draw decides whether the object covers the central pixel. The probability is half the object's
-    fraction of the image, so that pointing at the centre succeeds half as often as pointing at random. Then a matching
-    position is drawn, with a probability that increases with the distance from the centre. Because of these weights,
-    and because objects may be cut off at the border, all regions of the image are covered about equally often, so that
-    a map that decreases from the centre has no advantage.
+    At least half of the object's pixels are inside the image.
+
+    A first random draw decides whether the object covers the central pixel. The probability is half the fraction of the
+    image that the object covers, so pointing at the centre succeeds half as often as pointing at random. Then a
+    matching position is drawn, with a probability that increases with the distance from the centre. Because of these
+    weights, and because objects may be cut off at the border, all regions of the image are covered about equally often,
+    so a map that decreases from the centre has no advantage.
     """
     height, width = shape.shape
     tops, lefts = np.arange(1 - height, size), np.arange(1 - width, size)
@@ -131,7 +133,7 @@ def covering(shape: np.ndarray, size: int, tops: np.ndarray, lefts: np.ndarray) 
 
 
 def visible(shape: np.ndarray, size: int, tops: np.ndarray, lefts: np.ndarray) -> np.ndarray:
-    """Return, for each top and left, the number of the object's pixels inside the image, from a summed-area table."""
+    """Return, for each top and left, how many of the object's pixels are inside the image."""
     height, width = shape.shape
     sums = np.pad(shape.astype(np.int64).cumsum(0).cumsum(1), ((1, 0), (1, 0)))
     above, below = (-tops).clip(0, height)[:, None], (size - tops).clip(0, height)[:, None]

@@ -134,13 +134,13 @@ Masks = dict[str, Callable[[], np.ndarray]]  # {class in the image: function tha
 
 
 def segmented(log: BuildLog, name: str, path: Path, picture: Picture) -> Masks:
-    """Return {class: function that returns its mask} for a segmented image."""
+    """Return {class: function that returns the mask of the class} for an image with a segmentation."""
     labels = _voc.labels(path, picture)
     return {_voc.CLASSES[index - 1]: partial(np.equal, labels, index) for index in _voc.classes_in(labels)}
 
 
 def boxed(log: BuildLog, name: str, path: Path, picture: Picture) -> Masks:
-    """Return {class: function that returns its mask} for an image with boxes."""
+    """Return {class: function that returns the mask of the class} for an image with boxes."""
     root = xml_of(path)
     there = {kind for kind, _ in boxes_of(root)}
     for kind in sorted(there - set(_voc.CLASSES)):

@@ -62,7 +62,7 @@ def check(*, labels: str, names: str, split: str, **others: object) -> None:
 
 
 def features(classes: dict[str, list[str]]) -> dict:
-    """Return the columns of the dataset, with the classes ordered by number."""
+    """Return the columns of the dataset. Classes are ordered by number."""
     return _multilabel.features(classes["label"])
 
 
@@ -218,7 +218,7 @@ def _content(path: Path) -> dict[str, object]:
 def _labels(
     folder: Path, paths: list[Path], pictures: list[str], log: BuildLog
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return ({image: label file}, {image: why it has no label file}) and log label files without an image.
+    """Return ({image: label file}, {image: why it has no label file}). Label files without an image are logged.
 
     Raises:
         UserError: The files cannot be matched.
@@ -238,13 +238,13 @@ def _labels(
 
 
 def _beside(name: str) -> str:
-    """Return the image's path with its last folder `images` replaced by `labels`, where YOLO expects the labels."""
+    """Replace the last folder `images` in an image's path with `labels`, where YOLO expects the label file."""
     before, separator, after = f"/{name}".rpartition("/images/")
     return f"{before}/labels/{after}".lstrip("/") if separator else name
 
 
 def objects_in(path: Path) -> dict[int, list[list[str]]]:
-    """Read a label file and return {class number: list of the remaining words of each line}.
+    """Read a label file, and return {class number: [remaining words of a line, ...]}.
 
     Raises:
         UnreadableError: The file cannot be read.
@@ -265,7 +265,7 @@ def objects_in(path: Path) -> dict[int, list[list[str]]]:
 
 
 def _mask(shapes: list[list[str]], picture: Picture, stored: bool) -> np.ndarray:
-    """Return the union of the objects on the upright image, bool (H, W).
+    """Draw the union of the objects on the upright image, bool (H, W).
 
     Raises:
         UnreadableError: The label file cannot be read.
@@ -276,7 +276,7 @@ def _mask(shapes: list[list[str]], picture: Picture, stored: bool) -> np.ndarray
 
 
 def shape_of(words: list[str], height: int, width: int) -> np.ndarray:
-    """Return the pixels of an outline, or the pixels whose centres are inside a box, bool (H, W).
+    """Draw an outline or a box as a mask, bool (H, W). A pixel is inside a box if its centre is.
 
     Raises:
         UnreadableError: The line cannot be read.
@@ -304,7 +304,7 @@ def shape_of(words: list[str], height: int, width: int) -> np.ndarray:
 
 
 def _is_pose(values: list[float]) -> bool:
-    """Return whether the numbers of a line are a box and points (x, y, visibility), rather than an outline.
+    """Return whether the numbers in a line are a box and points (x, y, visibility) rather than an outline.
 
     A box with two points has as many numbers as an outline with five corners. For such a line, the points must also be
     inside the box.

@@ -25,14 +25,14 @@ TRAINED_ON, INITIAL = "set of training images", "initial weights"  # keys that e
 
 @dataclass(frozen=True)
 class Cell:
-    """A pair of explainer and metric, which gives one number in the leaderboard.
+    """A pair of an explainer and a metric. Each cell becomes one number in the leaderboard.
 
     Attributes:
         id: Hash of everything that the cell's scores depend on.
         explainer: Explainer that computes the maps.
         metric: Metric that scores the maps.
-        target: Range of the target's value, on which the ranges of some metrics depend.
-        asked_for: {additional input of the metric: hash of this input}.
+        target: Range of the target's value. The ranges of some metrics depend on it.
+        asked_for: {name: hash} of the metric's additional inputs.
         plan: Partners, that is, the samples that the metric compares each sample with. None if the metric needs no
             partners, or before all samples are classified.
         retrained: Classes (N, P) that P retrained networks predict for the N samples of the run. None if the metric
@@ -54,10 +54,10 @@ class Cell:
 
     @cached_property
     def key(self) -> CellKey:
-        """Return the description of the cell that is written to files.
+        """Return the description of the cell, as written to files.
 
         Raises:
-            UserError: A name cannot be stored in a results file, for example because of a line break.
+            UserError: A name cannot be stored in a results file, for example because it contains a line break.
         """
         try:
             return CellKey(
@@ -86,7 +86,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class KeptMaps:
-    """The maps of an explainer in a run that stores maps. Like a cell, they are planned and can be resumed."""
+    """One explainer's maps in a run that stores maps. Like a cell, the maps are planned and can be resumed."""
 
     explainer: Explainer
 
@@ -134,7 +134,7 @@ def cells_of(
 
 
 def _further_inputs(data: SplitTable, model: RunModel, metric: Metric) -> dict[str, str]:
-    """Return {additional input of a metric: hash of this input}. Partners are not included."""
+    """Return {name: hash} of a metric's additional inputs, without partners."""
     declared, other, base = metric.declaration, model.other, model.retraining.base
     inputs = {f"column {name}": data.contents[name][0] for name in declared.columns if name in data.contents}
     if "other" in metric.inputs and other is not None:
@@ -145,12 +145,12 @@ def _further_inputs(data: SplitTable, model: RunModel, metric: Metric) -> dict[s
 
 
 def starts_from_base(metric: Metric) -> bool:
-    """Return whether a metric's networks start from the weights from which the classifier was fine-tuned."""
+    """Return whether a metric's networks start from the weights that the classifier was fine-tuned from."""
     return bool(metric.declaration.keeps) and dict(metric.options).get("initial") == "base"
 
 
 def target_range(identity: Identity, model: RunModel) -> TargetRange:
-    """Return the range of the target's value. For a file of targets, this is the widest range of its targets."""
+    """Return the range of the target's value. For a file of targets, this is the widest of the targets' ranges."""
     if (known := identity.target_range) is not None:
         return known
     terms = (model.question.rule.by_id or {}).values()
@@ -164,5 +164,5 @@ def explainers_of(cells: Iterable[Cell]) -> list[Explainer]:
 
 
 def outputs_of(cells: Sequence[Cell], keep_maps: bool) -> list[Output]:
-    """Return the cells and, if the run stores maps, the maps of their explainers."""
+    """Return the cells and, if the run stores maps, one `KeptMaps` per explainer."""
     return [*cells, *(KeptMaps(explainer) for explainer in explainers_of(cells) if keep_maps)]

@@ -1,4 +1,4 @@
-"""Write transformers checkpoints: folders with a network (one logit per class) and its image processor.
+"""Write transformers checkpoints. A checkpoint is a folder with a network (one logit per class) and an image processor.
 
 The processor squashes images to a square instead of cropping them, so that no part of an object is cut off.
 """
@@ -24,7 +24,7 @@ LOG = "training_log.json"
 
 
 def start_of(model: Any) -> Any:
-    """Return the source of the pretrained weights named by a Hub id or folder; return a transformers config unchanged.
+    """Find the pretrained weights that a Hub id or folder names. A transformers config is returned unchanged.
 
     Raises:
         UserError: The model cannot be found, or transformers cannot save it.
@@ -38,7 +38,7 @@ def start_of(model: Any) -> Any:
 
 
 def base_of(model: object) -> Classifier:
-    """Load, on the CPU, the checkpoint from which the training of a model started.
+    """Load the checkpoint that a model was trained from. It is loaded on the CPU.
 
     The training log in the folder of the model names the checkpoint.
 
@@ -115,7 +115,7 @@ def _name_classes(config: Any, names: list[str]) -> None:
 
 
 def _timm_processor(network: nn.Module, pretrained: Any, size: int) -> Any:
-    """Return the processor of a timm network, and store its settings in the model's config for timm's wrapper."""
+    """Return a timm network's processor, and store the processor's settings in the config that timm's wrapper reads."""
     settings = {"input_size": [3, size, size], "crop_mode": "squash", "crop_pct": 1.0}
     config: Any = network.config
     config.pretrained_cfg = {**pretrained.data_config, **(config.pretrained_cfg or {}), **settings}

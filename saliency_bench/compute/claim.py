@@ -32,8 +32,7 @@ def write_manifest(
         data: Samples of the run.
         model: Network of the run.
         cells: Cells of this call.
-        ask: Whether to compute the networks' logits for fixed images and compare them with the logits from earlier
-            calls.
+        ask: Whether to compute the networks' logits for fixed images and compare them with those of earlier calls.
 
     Raises:
         UserError: The folder belongs to another run, or the logits of a network differ from those in an earlier call.
@@ -60,7 +59,7 @@ def write_manifest(
 
 
 def _maps_of(spec: RunSpec, cells: Sequence[Cell]) -> dict[str, str | PythonObject]:
-    """Return {explainer id: entry in `spec.maps`} for precomputed maps."""
+    """Return {explainer id: entry in `spec.maps`} of the cells whose maps are precomputed."""
     entries = {entry.partition("=")[0] if isinstance(entry, str) else entry.name: entry for entry in spec.maps}
     explainers = [item for item in explainers_of(cells) if isinstance(item.function, PrecomputedMaps)]
     return {hash_of(item.identity): entries[item.name] for item in explainers if item.name in entries}

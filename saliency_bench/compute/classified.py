@@ -32,7 +32,7 @@ def classified(classifier: Classifier, images: Images) -> tuple[list[torch.Tenso
 
 
 def _logits(classifier: Classifier, images: Images) -> torch.Tensor:
-    """Return the logits of a batch; if it does not fit in memory, compute its two halves one after the other."""
+    """Return the logits of a batch. A batch that does not fit in memory is split in two."""
     try:
         return classifier(images).cpu()
     except (RuntimeError, MemoryError) as error:

@@ -23,7 +23,7 @@ THUMBNAILS = pa.schema([(POSITION, pa.int64()), ("height", pa.int32()), ("levels
 
 
 def thumbnail_rows(maps: Maps, positions: Sequence[int]) -> pa.Table:
-    """Return maps shrunk to `SIDE` pixels and quantised to the levels of `heat_map`, for display only.
+    """Shrink maps to `SIDE` pixels and quantise them to the levels of `heat_map`. The result is for display only.
 
     Args:
         maps: Float (n, H, W).
@@ -44,8 +44,9 @@ def thumbnail_rows(maps: Maps, positions: Sequence[int]) -> pa.Table:
 def choose(folder: Path, cells: Sequence[CellResult]) -> list[tuple[str, str]]:
     """Return [(image id, category)] of the best, worst and most disputed samples.
 
-    Samples are ranked by the first metric's mean score over explainers, and by how much the explainers differ.
-    Baselines are ignored. If no metric scores individual samples, the first scored samples are returned.
+    For best and worst, samples are ranked by the first metric's mean score over explainers; for most disputed, by how
+    much the explainers' scores differ. Baselines are ignored. If no metric scores individual samples, the first scored
+    samples are returned.
     """
     scoring = of_samples(cells)
     if not scoring:

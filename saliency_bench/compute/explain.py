@@ -37,7 +37,7 @@ class Explained:
     Attributes:
         maps: Maps, Float (B, H, W), with zeros in place of a map that is not finite; None if the explainer raised an
             error.
-        faults: {index in the batch: fault of the map}.
+        faults: {index in the batch: what is wrong with the map}.
         passes: Number of images that went through the classifier.
         halved: Number of times that the batch was halved to fit in memory.
         reliability: Reliability of each map, as in `MadeMaps`.
@@ -55,9 +55,9 @@ class Explained:
 
     @property
     def about(self) -> dict[str, object]:
-        """Return the facts that part files record about the maps.
+        """Return what part files record about the maps.
 
-        These are the size of the maps before upsampling, and whether any value is negative.
+        The result contains the size of the maps before upsampling and whether any value is negative.
         """
         if self.maps is None:
             return {}
@@ -82,7 +82,7 @@ def explain(
         explainer: Explainer that computes the maps.
         target: Weights of the classes, (B, K) or (1, K).
         seed: Seed of the run.
-        strict: Whether to raise an error for the first faulty map.
+        strict: Whether to raise an error for the first map that is faulty.
 
     Raises:
         UserError: The explainer rejects the network or its options, or a map is faulty and the run is strict.
@@ -117,11 +117,12 @@ def depends_on_batch(
     logits: Sequence[float],
     seed: int,
 ) -> bool:
-    """Return whether the maps of some images change when they are explained without the other images of the batch.
+    """Return whether some images get different maps when they are explained without the other images of the batch.
 
-    An explainer from outside this package explains the first half again. Tests ensure that the package's own explainers
-    do not mix images, so they are checked only if the network mixes images. They then explain single images, with a
-    batch size of 1, because the network would also mix the pictures that the explainer derives from an image.
+    An explainer from outside this package explains the first half of the batch again. Tests ensure that the package's
+    own explainers do not mix images, so they are checked only if the network mixes images. They then explain single
+    images, with a batch size of 1, because the network would also mix the pictures that the explainer derives from an
+    image.
 
     Args:
         classifier: The network.
@@ -170,7 +171,7 @@ def _complain_once(classifier: Classifier) -> None:
 
 
 def _alone(explainer: Explainer, images: int) -> tuple[Explainer, list[range]]:
-    """Return (explainer with a batch size of 1, groups of images to explain with it).
+    """Return (explainer with a batch size of 1, groups of image indices to explain together).
 
     An explainer without an option `batch_size` is returned unchanged, and each image is a group.
     """
@@ -212,7 +213,7 @@ def mixes_images(classifier: Classifier, images: Images, logits: Sequence[float]
 
 
 def _gradients_mix(classifier: Classifier, pair: Images) -> bool:
-    """Return whether the logits of either of two images have a gradient with respect to the other image."""
+    """Return whether the logits of one image of the pair have a gradient with respect to the other image."""
     pair = pair.clone().requires_grad_()
     try:
         logits = classifier(pair)
@@ -232,16 +233,17 @@ def _gradients_mix(classifier: Classifier, pair: Images) -> bool:
 
 
 def _changes(alone: Tensor, together: Tensor) -> bool:
-    """Return whether logits differ by more than `MIXING` of their norm or are NaN."""
+    """Return whether logits differ by more than `MIXING` times their norm, or are NaN."""
     counts = together.isfinite() | (alone != together)  # a masked-out class has -infinity in both
     change = (alone - together)[counts].norm() / together[counts].norm().clamp(min=1e-30)
     return not bool(change <= MIXING)
 
 
 def differ(alone: Maps, together: Maps) -> bool:
-    """Return whether most maps (B, H, W) differ by over `BATCH_TOLERANCE` of their contrast, or any map by over `FAR`.
+    """Return whether most maps (B, H, W) differ by more than `BATCH_TOLERANCE`, or any map differs by more than `FAR`.
 
-    The contrast is the norm of a map minus its mean, because RISE maps are a large constant with small deviations.
+    Differences are relative to a map's contrast. The contrast is the norm of the map minus its mean, because RISE maps
+    are a large constant with small deviations.
     """
     flat = together.flatten(1)
     contrast = (flat - flat.mean(dim=1, keepdim=True)).norm(dim=1)

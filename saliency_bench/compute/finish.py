@@ -1,4 +1,4 @@
-"""Finish a run: write tables, summary, examples and the report page from part files.
+"""Finish a run: write the tables, the summary, the examples and the report page from the part files.
 
 OUT/written.json stores the hashes of the part files and of the written files. A later call of `run` writes nothing if
 all hashes still match.
@@ -80,7 +80,7 @@ def made_of(parts: Parts, facts: dict[str, Any]) -> str:
 
 
 def is_written(out: Path, origin: str) -> bool:
-    """Return whether an earlier call of `run` wrote all files from the same parts, and no file has changed since."""
+    """Return whether an earlier call of `run` wrote all files from these part files and no file has changed since."""
     try:
         return read_json(out / WRITTEN) == _note(out, origin)
     except (UserError, OSError):
@@ -99,7 +99,7 @@ def _note(out: Path, origin: str) -> dict:
 
 
 def _code() -> str:
-    """Return a hash of the core's code and of the plugins that contribute text to the page."""
+    """Return a hash of this package's code and of the plugins that contribute text to the report page."""
     core = (path for path in PACKAGE.rglob("*") if path.suffix in {".py", ".css", ".js", ".j2"})
     metrics = (registry.score_file("metrics", name) for name in registry.names("metrics"))
     return hash_of([sha256_of(path) for path in sorted({*core, *metrics, *registry.files("explainers").values()})])
@@ -108,7 +108,7 @@ def _code() -> str:
 def run_facts(
     data: SplitTable, model: RunModel, cells: Sequence[Cell], misfits: Mapping[str, str], explained: int
 ) -> dict[str, Any]:
-    """Return the entries of summary.json that do not depend on records. `explained`: number of explained samples."""
+    """Return the entries of summary.json that do not depend on records. `explained` counts the explained samples."""
     spec, question, classifier, other = data.spec, model.question, model.classifier, model.other
     groups = question.groups
     return {
@@ -151,6 +151,6 @@ def _model(model: RunModel) -> dict[str, Any]:
 
 
 def _plugins(cells: Sequence[Cell]) -> list[str]:
-    """Return the names of the other packages that provide explainers or metrics of these cells."""
+    """Return the names of the other packages that provide explainers or metrics for these cells."""
     owners = {owner_of(item.version) for cell in cells for item in (cell.explainer, cell.metric)}
     return sorted({owner.partition(" ")[0] for owner in owners if owner})

@@ -38,7 +38,7 @@ SMALLEST = 16  # pixels, because networks halve an image several times
 
 
 class DivergedError(UserError):
-    """Training diverged: the loss is not a finite number, so the state cannot be used."""
+    """Training diverged: the loss is NaN or infinite, so the weights are unusable."""
 
 
 class LabelledImages(Protocol):
@@ -49,18 +49,18 @@ class LabelledImages(Protocol):
     def batch(self, positions: np.ndarray) -> tuple[Images, Tensor]:
         """Return the prepared images and the labels of these samples on the classifier's device.
 
-        Labels are Int (B,). For images with several classes they are Float (B, K): 1 for each class of the image, else
-        0.
+        Labels are Int (B,). For images with several classes, they are Float (B, K): 1 for each class of the image, 0
+        for all other classes.
         """
 
 
 class Rows:
-    """Rows of a dataset, prepared for each batch, or only once if all prepared images fit in memory.
+    """Rows of a dataset. If all prepared images fit in memory, they are prepared only once, else again for each batch.
 
     Args:
         classifier: Classifier that prepares the rows.
         rows: The rows.
-        labels: Class numbers of each row, if each row is an image with several classes.
+        labels: Class numbers of each row; needed if images may have several classes.
     """
 
     def __init__(self, classifier: Classifier, rows: Dataset, labels: list[list[int]] | None = None):
@@ -116,7 +116,7 @@ class Recipe:
         batch_size: Number of images per step.
         size: Side of the square that images are squashed to, in pixels.
         seed: Seed of the initial weights, the order of the samples and dropout.
-        limit: Number of training images, drawn in whole groups with the seed; None for all.
+        limit: Number of training images. Whole groups are drawn with the seed. None uses all images.
 
     Raises:
         UserError: A value is invalid.
@@ -142,7 +142,7 @@ class Recipe:
 
 @dataclass
 class Training:
-    """State of a training run between two epochs: optimizer state, weights of the best epoch, and log of the epochs."""
+    """State of a training run between two epochs: optimizer state, weights of the best epoch, and the log."""
 
     recipe: Recipe
     classifier: Classifier
@@ -165,7 +165,7 @@ class Training:
         return self.log[-1]
 
     def write(self, state_file: Path, settings: dict[str, Any]) -> None:
-        """Write the state atomically. A later `resume` compares its settings with `settings`."""
+        """Write the state atomically. A later call of `resume` must pass equal `settings`."""
         state = {"settings": json.dumps(settings), "model": self.classifier.model.state_dict(), "best": self.best,
                  "log": self.log, "optimizer": self.optimizer.state_dict()}  # fmt: skip
 
@@ -216,7 +216,7 @@ def fit(
         train: Images to train on.
         validation: Images on which the best epoch is chosen.
         state_file: File written after each epoch; a later call with the same `settings` resumes from this file.
-        settings: Everything that the state depends on; by default the recipe.
+        settings: Everything that the training result depends on; by default the recipe.
         progress: Whether to show a progress bar.
 
     Returns:
@@ -249,7 +249,7 @@ def one_epoch(
 ) -> float:
     """Train for one epoch and return the mean loss.
 
-    The order and dropout depend on the seed alone, so resumed training repeats an epoch exactly.
+    The order of the images and dropout depend on the seed alone, so resumed training repeats an epoch exactly.
     """
     order = np.argsort(random_bits(seed, len(source)), kind="stable")
     classifier.train()
@@ -268,10 +268,10 @@ def one_epoch(
 
 
 def loss_of(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the mean cross-entropy of the softmax or, if images have several classes, of each logit's sigmoid.
+    """Return the mean cross-entropy: of the softmax or, if images have several classes, of the sigmoid of each logit.
 
     Raises:
-        UserError: The logit of a label is minus infinity, which training cannot change.
+        UserError: The logit of a label is minus infinity. Training cannot change such a logit.
     """
     of_labels = logits.gather(1, labels[:, None]) if labels.ndim == 1 else logits[labels > 0]
     if of_labels.isneginf().any():
@@ -287,7 +287,7 @@ def loss_of(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def check_loss(loss: float, learning_rate: float) -> float:
-    """Return the loss; raise DivergedError if it is NaN or infinite."""
+    """Return the loss, or raise DivergedError if it is NaN or infinite."""
     if not math.isfinite(loss):
         raise DivergedError(f"the loss became {loss}; use a smaller --learning-rate than {learning_rate:g}")
     return loss
@@ -306,6 +306,6 @@ def accuracy_of(classifier: Classifier, source: LabelledImages, batch_size: int)
 
 
 def batches(source: LabelledImages, order: np.ndarray, batch_size: int) -> Iterator[tuple[Images, Tensor]]:
-    """Yield (images, labels) in batches, in this order."""
+    """Yield (images, labels) for each batch of the samples in this order."""
     for start in range(0, len(order), batch_size):
         yield source.batch(order[start : start + batch_size])

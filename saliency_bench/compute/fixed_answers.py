@@ -25,7 +25,7 @@ def answers_of(classifier: Classifier, samples: SplitRows | None = None) -> Netw
 
     Args:
         classifier: The network.
-        samples: Samples whose size is used for the pictures if the classifier has no fixed size.
+        samples: Samples that determine the size of the pictures if the classifier has no fixed size.
     """
     size = classifier.geometry.frame or _size_of(classifier, samples)
     if size is None:
@@ -47,7 +47,7 @@ def answers_of(classifier: Classifier, samples: SplitRows | None = None) -> Netw
 
 
 def fixed_pictures(height: int, width: int) -> Images:
-    """Return pictures of randomly coloured tiles of several sizes, Float (4, 3, H, W), identical on every machine."""
+    """Return pictures of randomly coloured tiles, Float (4, 3, H, W). They are identical on every machine."""
     pictures = []
     for number, cells in enumerate(CELLS):
         tall, wide = (height, width) if cells is None else (min(cells, height), min(cells, width))
@@ -58,7 +58,7 @@ def fixed_pictures(height: int, width: int) -> Images:
 
 
 def _logits(classifier: Classifier, images: Images) -> torch.Tensor:
-    """Return logits, with a fixed seed for networks that draw random numbers."""
+    """Return the logits. The seed is fixed because some networks draw random numbers."""
     with untouched(classifier), classifier.uncounted(), torch.no_grad():
         torch.manual_seed(0)  # `untouched` restores the generators
         return classifier(images).float().cpu()

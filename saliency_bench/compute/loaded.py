@@ -1,4 +1,4 @@
-"""Define the loaded parts of a run: the network, its prediction task, and the pairs of explainer and metric."""
+"""Define the loaded parts of a run: its networks, the prediction task, and the data for retraining metrics."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -44,11 +44,11 @@ class RunQuestion:
         names: Class names of the dataset; None if it has no labels.
         classes: Number of the network's classes.
         activation: Activation of the network's logits.
-        members: Matching classes of the model for each class of the dataset; None if the classes are not matched.
-        unlabelled: Why `members` is None, in a few words.
+        members: For each class of the dataset, the matching classes of the model. None if the classes are not matched.
+        unlabelled: Short reason why `members` is None.
         groups: Groups of the model's classes; None if unknown.
         rule: Rule that chooses the target of each sample.
-        named_by: If the targets are the predictions of another model, its logits for fixed images; else None.
+        named_by: If the targets are predictions of another model, that model's logits for fixed images; else None.
         by_position: Whether the model has no class names, so its classes are assumed to be in the dataset's order.
         selection: Samples to explain; None for all.
     """
@@ -65,7 +65,7 @@ class RunQuestion:
     selection: Selection | None = None
 
     def right(self, row: Mapping) -> np.ndarray | None:
-        """Return the correct classes of a sample, bool (K,); None if no labels are known.
+        """Return the correct classes of a sample, bool (K,), or None if no labels are known.
 
         The classes of the sample's label are correct. If there is no label, no class is correct. For an image with
         several labels and a softmax, which predicts one class, the classes of all labels are correct.
@@ -122,10 +122,10 @@ class RunModel:
         question: Classes, labels and targets for predicting and explaining samples.
         label_column: Column of the dataset with the labels.
         folder: Folder of the network's predictions, inside the folder of the run.
-        label_hash: Hash of the label column if this is the other network. The labels of the run's network are part of
-            the fingerprint of the samples.
-        retraining: Data that networks of the same structure are retrained on.
-        other: Second network, which predicts another label column of the same samples; None if there is none.
+        label_hash: Hash of the label column, set only for the other network. The labels of the run's network are part
+            of the fingerprint of the samples.
+        retraining: Data for retraining networks of the same structure.
+        other: Second network, which predicts a different label column of the same samples; None if there is none.
     """
 
     classifier: Classifier
@@ -143,7 +143,7 @@ class RunModel:
 
     @property
     def name(self) -> str:
-        """Return the name of the network in results, which does not depend on where it was loaded from."""
+        """Return the network's name in results. It does not depend on where the network was loaded from."""
         return public_name(self.classifier.id, self.classifier.repo is None)
 
     @property
@@ -153,7 +153,10 @@ class RunModel:
 
     @property
     def class_names(self) -> list[str] | None:
-        """Return the network's class names, or the dataset's if the network has none and uses the dataset's order."""
+        """Return the network's class names.
+
+        If the network has no class names and uses the dataset's order, return the dataset's class names.
+        """
         names = self.question.names
         if self.question.by_position and names is not None and len(names) == self.question.classes:
             return names
@@ -161,11 +164,11 @@ class RunModel:
 
     @cached_property
     def hashes(self) -> tuple[str, dict[str, str]]:
-        """Return the digest of the network, and the hashes of its parts."""
+        """Return (digest of the network, {part: hash})."""
         return self.classifier.hashes()
 
     def of_other(self, read: ReadBatch) -> ReadBatch:
-        """Return a batch with the labels of the other network."""
+        """Return a batch with the labels that the other network predicts."""
         assert self.other is not None
         column = self.other.label_column
         if column == self.label_column:
@@ -173,7 +176,7 @@ class RunModel:
         return relabelled(read, OWN_LABEL if column == "label" else column, self.other.question.names or [])
 
     def partners(self, data: SplitTable, positions: Sequence[int]) -> PartnerSamples:
-        """Return the samples at these positions as partners of other samples."""
+        """Return the samples at these positions as partners: images that a metric combines with other samples."""
         positions = tuple(positions)
         if positions not in self._partners:
             self._partners.clear()  # several explainers in a row need the same partners
@@ -193,7 +196,7 @@ class RunModel:
 
     @cached_property
     def _partners(self) -> dict[tuple[int, ...], PartnerSamples]:
-        """Return the cache of the partners that were read last, {positions: samples}; `partners` fills the cache."""
+        """Return the cache of the partners that were read last, {positions: samples}. `partners` fills the cache."""
         return {}
 
 

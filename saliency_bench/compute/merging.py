@@ -1,6 +1,6 @@
 """Merge part files into records.parquet and predictions.parquet.
 
-The batch size does not affect the bytes of these files.
+The content of these files does not depend on the batch size.
 """
 
 from collections import Counter
@@ -36,14 +36,14 @@ RECORDS_AT_ONCE = 2**20  # rows in memory; a single cell may have more rows
 
 @dataclass(frozen=True)
 class Parts:
-    """Contents of the tables of a run.
+    """The part files and cells from which the tables of a run are written.
 
     Attributes:
         scores: Part files of the scores.
         predictions: Predictions of the classifier and, if there is one, of the other model.
         cells: Cells that cover all samples.
         shown: Whether each sample has records, Bool (samples of all batches,). Samples that could not be read also have
-            records, with a reason instead of a score.
+            records, which contain a reason instead of a score.
     """
 
     scores: list[Part]
@@ -53,9 +53,10 @@ class Parts:
 
     @classmethod
     def read(cls, store: RunStore, data: SplitTable, model: RunModel, cells: Sequence[Cell]) -> "Parts":
-        """Read the contents of the tables from the part files of a run, without verifying checksums.
+        """List the part files of a run and the cells that they complete. Checksums are not verified.
 
-        Cells from an earlier call of `run` that cover fewer samples than this call are reported and left out.
+        Cells from an earlier call of `run` that cover fewer samples than this call are left out, and a message is
+        printed.
 
         Raises:
             UserError: A part file was lost after the run computed it.
@@ -82,8 +83,8 @@ def merge(store: RunStore, data: SplitTable, model: RunModel, cells: Sequence[Ce
     """Merge the part files into records.parquet and predictions.parquet, limited to the run's samples.
 
     Rows of records.parquet are sorted by explainer id, cell id, position of the sample in the run, and part. The score
-    comes before its parts. Only a few cells are in memory at once, so memory grows with the number of samples, not of
-    cells.
+    comes before its parts. Only a few cells are in memory at once, so memory use grows with the number of samples but
+    not with the number of cells.
 
     Raises:
         UserError: A part file was damaged after the run computed it.
@@ -106,7 +107,7 @@ def merge(store: RunStore, data: SplitTable, model: RunModel, cells: Sequence[Ce
     of_maps: dict[str, pa.Table] = {}
 
     def tables_of_cells() -> Iterator[pa.Table]:
-        """Yield the records of each cell, and collect the stored values of its maps."""
+        """Yield the records of each cell, and collect the values stored for its maps."""
         for key, rows in _rows_of_cells(parts.scores, parts.cells):
             shown = _show(out, key, rows, parts)
             _keep_of_maps(of_maps, key, shown, samples["image_id"])
@@ -121,12 +122,12 @@ def merge(store: RunStore, data: SplitTable, model: RunModel, cells: Sequence[Ce
 
 
 def _keep_of_maps(of_maps: dict[str, pa.Table], key: CellKey, rows: pa.Table, ids: pa.Array) -> None:
-    """Store the values of an explainer's maps from a cell's rows, if these rows have more values than the stored rows.
+    """Keep the map values in a cell's rows if they are more complete than those already kept for the explainer.
 
     Cells that were computed by an earlier version of the package lack newer columns.
 
     Args:
-        of_maps: {explainer id: rows of `records.RELIABILITY`}; changed in place.
+        of_maps: {explainer id: rows of `records.RELIABILITY`}. It is changed in place.
         key: The cell.
         rows: Rows of the cell's samples.
         ids: Ids of the run's images.
@@ -147,12 +148,12 @@ def _keep_of_maps(of_maps: dict[str, pa.Table], key: CellKey, rows: pa.Table, id
 
 
 def _values(rows: pa.Table) -> int:
-    """Return the number of stored map values in the rows."""
+    """Return the number of map values that are not null."""
     return sum(len(rows) - rows[column.name].null_count for column in records.OF_MAP)
 
 
 def _rows_of_cells(parts: Sequence[Part], keys: Iterable[CellKey]) -> Iterator[tuple[CellKey, pa.Table]]:
-    """Yield (cell, its rows in all parts), sorted by the ids of explainer and cell.
+    """Yield (cell, its rows in all part files), sorted by explainer id and cell id.
 
     Each pass over an explainer's rows collects as many cells as fit in `RECORDS_AT_ONCE`.
     """
@@ -184,7 +185,7 @@ def _first(tables: Iterator[pa.Table], rows: int) -> Iterator[pa.Table]:
 
 
 def _show(out: Path, key: CellKey, table: pa.Table, parts: Parts) -> pa.Table:
-    """Return a cell's rows from the part files, for the samples that have records.
+    """Complete a cell's rows from the part files, so that every sample that has records has rows.
 
     Raises:
         UserError: A readable sample has no rows.
@@ -199,7 +200,7 @@ def _show(out: Path, key: CellKey, table: pa.Table, parts: Parts) -> pa.Table:
 
 
 def _unread(parts: Parts) -> dict[int, str]:
-    """Return {position: reason} for the recorded samples that could not be read or classified."""
+    """Return {position: reason} for the samples that have records but could not be read or classified."""
     predictions = parts.predictions[0]
     without = np.flatnonzero(parts.shown & ~predictions.is_readable).tolist()
     return {
@@ -209,12 +210,12 @@ def _unread(parts: Parts) -> dict[int, str]:
 
 
 def _with_unread(table: pa.Table, unread: dict[int, str], names: Sequence[str] | None) -> pa.Table:
-    """Add rows for unreadable samples to a cell, with the reason instead of scores.
+    """Add rows for unreadable samples to a cell. They contain the reason instead of scores.
 
     Args:
         table: Rows of the readable samples.
         unread: {position: the reason}.
-        names: Names of the parts of the cell's scores; None to read the names from rows that an earlier call stored.
+        names: Names of the parts of the cell's scores. None reads the names from rows that an earlier call stored.
     """
     if not unread:
         return table
@@ -263,7 +264,7 @@ def _samples(predictions: StoredPredictions, names: list[str] | None, classes: l
 
 
 def _complete_cells(out: Path, cells: Sequence[Cell], parts: Sequence[Part], chosen: np.ndarray) -> list[CellKey]:
-    """Return the cells that cover all samples, and print how to complete each incomplete cell.
+    """Return the cells that cover all samples. For each incomplete cell, print how to complete it.
 
     Args:
         out: Folder of the run.
@@ -292,5 +293,5 @@ def _complete_cells(out: Path, cells: Sequence[Cell], parts: Sequence[Part], cho
 
 
 def _lost(out: Path, content: str) -> UserError:
-    """Return the error for a part file that was damaged or lost during the run."""
+    """Return the error to raise if a part file was damaged or lost during the run."""
     return UserError(f"a part of {content} in {out} was damaged or lost during the run; start the run again")

@@ -67,7 +67,7 @@ class TorchDataset(data.Dataset[Sample]):
         return image, mask, batch.labels[0]
 
     def __getitems__(self, positions: Sequence[int]) -> list[Sample]:
-        """Return the samples of a batch; the `DataLoader` stacks them.
+        """Return the samples of a batch. The `DataLoader` stacks them.
 
         Raises:
             UserError: The images differ in size, or a sample cannot be returned (see `__getitem__`).
@@ -93,19 +93,21 @@ def torch_dataset(
 ) -> TorchDataset:
     """Return a split as a torch dataset of (image, mask, label) tensors, which a `DataLoader` batches.
 
-    An image is Float (3, H, W) in [0, 1], in RGB and upright; a mask is Bool (H, W); a label is Int64 (). If a sample
-    has no mask, or the transform moves its object out of the frame, the mask is False everywhere, so `mask.any()` tests
-    whether there is an object. Each row is a sample, so an image with several rows occurs several times.
+    An image is Float (3, H, W) in [0, 1], in RGB and with its EXIF orientation applied; a mask is Bool (H, W); a label
+    is Int64 (). If a sample has no mask, or the transform moves its object out of the image, the mask is False
+    everywhere, so `mask.any()` tests whether there is an object. Each row of the dataset is a sample, so an image that
+    has several rows occurs several times.
 
     Args:
-        dataset: Argument of `load_dataset`, or an object returned by `datasets.load_dataset`, in any format.
+        dataset: Argument of `load_dataset`, or an object returned by `datasets.load_dataset`. Its output format does
+            not matter.
         split: Name of the split; by default "train", or the split of the given `datasets.Dataset`.
         transform: Function that takes an image (`tv_tensors.Image`) and its mask (`tv_tensors.Mask` of 0 and 1), and
             returns both. Transforms of `torchvision.transforms.v2` change image and mask together and resize masks with
             nearest-neighbour interpolation. Pixels that they add by rotating or padding are not part of the object,
             whatever their `fill` is.
         label_column: Column with the labels: class labels, text or whole numbers.
-        mask_values: Which pixels of a mask are the object, as in `run`.
+        mask_values: Which pixel values of a mask mark the object, as in `run`.
         **options: `source`, `revision` and options of synthetic datasets, as in `load_dataset`.
 
     Raises:
@@ -126,7 +128,7 @@ def torch_dataset(
 
 
 def _labelled(rows: datasets.Dataset, label_column: str, name: str) -> datasets.Dataset:
-    """Return the rows with this column as `label`, after checking that they have masks.
+    """Check that the rows have masks, and return them with this column as `label`.
 
     Raises:
         UserError: A column is missing, or the labels are neither classes, text nor whole numbers.
@@ -149,14 +151,15 @@ def _labelled(rows: datasets.Dataset, label_column: str, name: str) -> datasets.
 
 
 def _pixels(picture: Image.Image) -> Tensor:
-    """Return an RGB picture as Float (3, H, W) in [0, 1]."""
+    """Convert an RGB picture to Float (3, H, W) in [0, 1]."""
     return torch.from_numpy(np.array(picture)).permute(2, 0, 1).contiguous().float() / 255
 
 
 def _transformed(transform: Callable[..., Any], image: Tensor, mask: Tensor, name: str) -> tuple[Tensor, Tensor]:
-    """Return image and mask, Bool (H, W), after a transform.
+    """Apply a transform, and return (image, mask). The mask is Bool (H, W).
 
-    A torchvision transform receives the mask together with an empty mask, which shows the pixels that it fills in.
+    A torchvision transform receives a second, empty mask together with the mask. The second mask shows which pixels the
+    transform fills in.
 
     Raises:
         UserError: The transform fails, or does not return an image and its mask.

@@ -1,4 +1,4 @@
-"""Leave out explainers that do not support the network before a run starts, and print the reason for each."""
+"""Before a run starts, leave out explainers that do not work with the network, and print the reason for each."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -24,10 +24,10 @@ COUNTS = ("steps", "samples", "masks")  # options that control the amount of com
 
 
 def check_fits(explainer: Explainer, classifier: Classifier, images: Images, target: Target) -> None:
-    """Check that a bundled explainer fits the network, by explaining one image as cheaply as possible.
+    """Check that a bundled explainer works with the network, by explaining one image as cheaply as possible.
 
     Raises:
-        UserError: The network or an option, such as a layer, does not fit.
+        UserError: The explainer does not work with this network or with an option, such as a layer.
     """
     if explainer.declaration.needs in ("outputs", "nothing") or not is_ours(explainer.function):
         return
@@ -50,12 +50,12 @@ def check_contrast(rule: TargetRule, explainers: Iterable[Explainer]) -> None:
 
 
 def misfits_of(explainers: Sequence[Explainer], store: RunStore, data: SplitTable, model: RunModel) -> dict[str, str]:
-    """Return {explainer that does not support the network: the reason}, and print a warning about each of them.
+    """Return {name of an explainer that does not work with the network: reason}, and print a warning about each.
 
     Explainers that already have cells in the folder are not tested again. Call from the main process only.
 
     Raises:
-        UserError: No explainer except baselines fits, or an explainer does not fit and the run is strict.
+        UserError: No explainer except baselines works with the network, or one does not and the run is strict.
     """
     names = registry.names("explainers")
     asking = [item for item in explainers

@@ -1,4 +1,4 @@
-"""Order a run's samples: whole clusters, in the order of a hash.
+"""Order a run's samples. Samples of a cluster stay together, and clusters are sorted by a hash.
 
 The first n samples are a random sample of the dataset for every n, and a larger n only adds samples. A run with a limit
 therefore computes the first batches of the full run.
@@ -28,7 +28,10 @@ class Order:
     clusters: list[str]
 
     def first(self, limit: int | None) -> int:
-        """Return the number of samples within a limit: whole clusters until there are at least `limit` samples."""
+        """Return the number of samples within a limit.
+
+        Whole clusters are added until there are at least `limit` samples.
+        """
         count = len(self.clusters)
         if limit is None or limit >= count:
             return count
@@ -37,11 +40,11 @@ class Order:
 
 
 def order_of(ids: Sequence[str], groups: Sequence[str | None], seed: int, fingerprint: str) -> Order:
-    """Order clusters by hash(seed, fingerprint, cluster); samples of a cluster stay together, in the dataset's order.
+    """Sort clusters by hash(seed, fingerprint, cluster). Samples within a cluster keep the dataset's order.
 
     Args:
         ids: Ids of the dataset's rows.
-        groups: Groups of the rows; a sample without a group is its own cluster.
+        groups: Group of each row. A group is a cluster, and a sample without a group is a cluster of its own.
         seed: Seed of the run.
         fingerprint: Fingerprint of the dataset.
     """

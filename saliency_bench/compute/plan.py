@@ -1,7 +1,7 @@
 """Plan a run: find the incomplete batches from the run's cells and the files in its folder.
 
 plan            every incomplete batch, with the samples of each output that files already contain
-missing         within a batch, the samples for which outputs of an explainer are missing
+missing         the samples of a batch for which outputs of an explainer are missing
 chosen_samples  the samples that match `--only`
 """
 
@@ -32,9 +32,9 @@ def plan(
 ) -> list[tuple[range, Stored]]:
     """Return [(batch, {output id: positions already on disk})] for every incomplete batch.
 
-    Call from the main process only, while it holds the lock. Damaged files are deleted first. Files in which one of the
-    run's own explainers raised an error are also deleted, because the error may have been temporary. A strict run also
-    deletes files with any other fault.
+    Call this function from the main process only, while it holds the lock. Damaged files are deleted first. Files in
+    which one of the run's own explainers raised an error are also deleted, because the error may have been temporary. A
+    strict run also deletes files with any other fault.
 
     Args:
         store: Part files of the run.
@@ -75,9 +75,9 @@ def _batches_with(samples: np.ndarray, size: int) -> list[int]:
 
 
 def _name_unshown(out: Path, cells: Collection[str], keys: dict[str, CellKey]) -> None:
-    """Print one line about computed cells that do not belong to this call of `run`.
+    """Print one line about cells that earlier calls of `run` computed and this call does not use.
 
-    Cells that were recomputed with different partners are left out, because the table contains them.
+    Cells that were recomputed with different partners are not mentioned, because the table contains them.
     """
     names = summarised_names(out)
     shown = {f"{key.explainer_text} by {key.metric_text}" for key in keys.values()}
@@ -127,7 +127,7 @@ def selected(selection: Selection | None, samples: Samples) -> list[int]:
 
 
 def chosen_samples(selection: Selection | None, predictions: StoredPredictions) -> np.ndarray:
-    """Return whether each sample matches `--only`, Bool (samples,); True for samples without a stored prediction."""
+    """Return whether each sample matches `--only`, Bool (samples,). Samples without a stored prediction match."""
     chosen = np.ones(len(predictions.is_stored), bool)
     if selection is not None:
         for positions, table in predictions.tables(selection.columns):

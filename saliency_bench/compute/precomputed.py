@@ -1,4 +1,4 @@
-"""Check precomputed saliency maps and score them like the maps of any explainer.
+"""Check precomputed saliency maps, and wrap them as an explainer.
 
 All maps are checked and copied before anything is scored, so that exactly the checked maps are scored.
 `compute/maps/map_files.py` lists the accepted forms.
@@ -25,7 +25,7 @@ from saliency_bench.utils.seeds import seed_of
 
 
 class PrecomputedMaps:
-    """Checked maps in the order of `ids`. An instance can be called like an explainer and looks up each map.
+    """Checked maps in the order of `ids`. An instance can be called like an explainer, and looks up the maps.
 
     Images are identified by their seeds, which are hashes of their ids. A map belongs to one image and one target, so a
     call for the same image with different pixels or a different target raises UserError.
@@ -43,7 +43,7 @@ class PrecomputedMaps:
         return zip(self.ids, self.maps, strict=True)
 
     def __call__(self, classifier: object, images: Images, target: Target, *, seeds: Sequence[int]) -> Maps:
-        """Return the maps (B, H, W) of images, looked up by seed; NaN for images without a map."""
+        """Return the maps (B, H, W) of images, which are looked up by seed. The map is NaN if an image has none."""
         maps = np.full((len(images), *images.shape[2:]), np.nan, dtype=np.float32)
         for index, seed in enumerate(seeds):
             content = _content(images[index], target[index])
@@ -77,7 +77,7 @@ def explainer_of(
         name: Name of the explainer.
         source: The maps, or a file or folder with maps.
         files: {image id: name of its .npy file, "" for none}, in the order of the dataset.
-        size: (H, W) of the prepared frame.
+        size: (H, W) of the images after the classifier's preprocessing.
         seed: Seed of the run.
         needed: Images that must have a map.
         fix: Advice in the error for an image without a map.
@@ -119,7 +119,7 @@ FURTHER = "needs more maps of the same explainer"
 
 
 def refuse(metrics: Sequence[Metric], name: str) -> None:
-    """Raise UserError naming the first metric that needs more than one map of each image."""
+    """Raise UserError if a metric needs more than one map of each image. The message names the first such metric."""
     for metric in metrics:
         check_without_people(metric)
         if wants_more(metric):
@@ -136,12 +136,12 @@ def wants_more(metric: Metric) -> bool:
 
 
 def file_of(image_id: str, position: int) -> str:
-    """Return the file name of an image's map: the id of the image, quoted so that the path cannot leave the folder."""
+    """Return the file name of an image's map. It is the image's id, quoted so that the path cannot leave the folder."""
     return f"{quoted_id(image_id) or f'number-{position}'}.npy"
 
 
 def quoted_id(image_id: str) -> str:
-    """Return an image's id, quoted so that it cannot leave a folder as a path; "" if it is too long for a file name."""
+    """Quote an image's id so that, as a path, it cannot leave a folder. Return "" if it is too long for a file name."""
     quoted = quote(image_id, safe="")
     quoted = f"%2D{quoted[1:]}" if quoted.startswith("-") else quoted  # could be interpreted as an option or formula
     return quoted if len(quoted) <= 200 and not quoted.startswith(".") else ""

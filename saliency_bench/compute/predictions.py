@@ -39,7 +39,7 @@ class StoredPredictions:
     """
 
     def __init__(self, parts: Sequence[Part], count: int):
-        """Index the predictions of the first `count` samples of the run."""
+        """Index the predictions of the run's first `count` samples."""
         self._parts = parts
         self._part_at = np.full(count, -1)
         self.is_readable = np.ones(count, bool)
@@ -52,10 +52,10 @@ class StoredPredictions:
 
     @classmethod
     def read(cls, store: RunStore, data: SplitTable, model: RunModel, *, check: bool = False) -> "StoredPredictions":
-        """Return the predictions of a network in the part files of a run.
+        """Find the predictions of a network in the part files of a run.
 
         If `check` is True, damaged files are deleted. In a strict run, files that contain a sample without a prediction
-        are deleted too. Only the main process may do so, while it holds the lock.
+        are deleted too. Only the main process may pass True, while it holds the lock.
         """
 
         def redo(entry: PartNote) -> bool:
@@ -108,7 +108,7 @@ def predict(
 
 
 def answers(classifier: Classifier, question: RunQuestion, read: ReadBatch, names: Sequence[str]) -> list[dict]:
-    """Return the named columns of the classifier's prediction for each row of a batch."""
+    """Predict each row of a batch, and return the columns in `names` of the prediction."""
     samples = read.samples
     columns: dict[int, dict] = {position: {"left_out": reason} for position, reason in read.faults.items()}
     if samples is not None:
@@ -126,7 +126,7 @@ def answers(classifier: Classifier, question: RunQuestion, read: ReadBatch, name
 def with_predictions(
     samples: Samples, rows: Mapping[int, dict], of_other: Mapping[int, dict] | None, *, strict: bool
 ) -> Samples | None:
-    """Return the samples that the network has predicted, together with their predictions; None if there are none.
+    """Return the samples that have predictions, together with these predictions, or None if there are no such samples.
 
     Args:
         samples: The readable samples.
@@ -149,7 +149,7 @@ def with_predictions(
 
 
 def _predicted(activation: str, question: RunQuestion, samples: Samples, index: int, logits: torch.Tensor) -> dict:
-    """Return the columns of a sample's prediction that follow from its logits (K,)."""
+    """Return the columns of a sample's prediction that are computed from its logits (K,)."""
     batch, about = samples.batch, samples.rows[index]
     reason, right = batch.left_out[index], question.right(about)
     row = {
@@ -174,7 +174,7 @@ def _predicted(activation: str, question: RunQuestion, samples: Samples, index: 
 
 
 def _target_confidence(activation: str, question: RunQuestion, about: Mapping, logits: torch.Tensor) -> float | None:
-    """Return the classifier's confidence in a sample's target; None if it has no target or no probabilities.
+    """Return the classifier's confidence in a sample's target, or None without a target or probabilities.
 
     The confidence is the probability of the target classes minus the probability of the contrasted classes, as in
     perturbation curves.
@@ -205,7 +205,7 @@ def plans_of(store: RunStore, data: SplitTable, model: RunModel, pairs: Pairs) -
 
 
 def _for_plans(predictions: StoredPredictions, data: SplitTable, model: RunModel) -> Predictions:
-    """Return the predictions of the samples of a run, for partner plans."""
+    """Return the predictions of a run's samples in the form that partner plans need."""
     count, question, classifier = data.count, model.question, model.classifier
     p = np.full((len(predictions.is_stored), question.classes), np.nan, dtype=np.float32)
     right, ids = np.zeros(p.shape, dtype=bool), []
@@ -222,7 +222,7 @@ def _for_plans(predictions: StoredPredictions, data: SplitTable, model: RunModel
 
 
 def probabilities_of(classifier: Classifier, logits: torch.Tensor) -> np.ndarray:
-    """Return the probabilities (n, K) of logits (n, K), NaN for a sample without probabilities."""
+    """Convert logits (n, K) to probabilities (n, K). They are NaN for a sample whose logits define none."""
     p = probabilities(logits.double(), classifier.activation).numpy()
     p[no_probabilities(logits, classifier.activation)] = np.nan
     return p

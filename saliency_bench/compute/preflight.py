@@ -32,7 +32,7 @@ KINDS = {"explainers": "metrics", "metrics": "explainers"}  # {type of a name: t
 
 
 def check_settings(settings: Mapping[str, Any]) -> None:
-    """Raise UserError for the first setting of a run that is certainly wrong, without checking Python objects."""
+    """Raise UserError for the first setting of a run that is certainly wrong. Python objects are not checked."""
     for kind in KINDS:
         check_items(kind, settings.get(kind))
     check_maps([entry for entry in settings.get("maps") or () if isinstance(entry, str)])
@@ -51,7 +51,7 @@ def check_settings(settings: Mapping[str, Any]) -> None:
 
 
 def check_other(settings: Mapping[str, Any]) -> None:
-    """Raise UserError unless another model and the column of its labels are given together."""
+    """Raise UserError if only one of the other model and its label column is given."""
     given = [name for name in OTHER if settings.get(name) is not None]
     if len(given) == 1:
         (missing,) = set(OTHER) - set(given)
@@ -59,7 +59,7 @@ def check_other(settings: Mapping[str, Any]) -> None:
 
 
 def check_items(kind: str, given: Any) -> None:
-    """Check names of explainers or metrics and of their options. Option values are checked later."""
+    """Check the names of explainers or metrics and the names of their options. Option values are checked later."""
     items = [given] if isinstance(given, str) else given if isinstance(given, Iterable) else []
     for text in items if not isinstance(items, Mapping) else []:
         if isinstance(text, str):
@@ -119,7 +119,7 @@ def _a(noun: str) -> str:
 
 
 def check_dataset(name: str) -> None:
-    """Raise UserError if the text cannot be the name of a dataset."""
+    """Raise UserError if a string cannot be the name of a dataset."""
     path, given = Path(name).expanduser(), hub_name(name)
     if given.forced or path.is_dir() or (text := short_name(given.name)) in list_datasets():
         return
@@ -144,7 +144,7 @@ def check_dataset(name: str) -> None:
 
 
 def check_model(name: str) -> None:
-    """Raise UserError if the text cannot be the name of a model."""
+    """Raise UserError if a string cannot be the name of a model."""
     if own_networks.is_own(name):
         own_networks.check(name)
         return
@@ -158,7 +158,7 @@ def check_model(name: str) -> None:
 
 
 def check_start(name: str) -> None:
-    """Raise UserError unless training can start from this name, which must be a model or a config.json."""
+    """Raise UserError if training cannot start from this name, because it is neither a model nor a config.json."""
     folder = Path(name).expanduser()
     if (folder / "config.json").is_file() and not any(folder.glob("*.safetensors")):
         raise UserError(
@@ -172,7 +172,7 @@ def check_start(name: str) -> None:
 
 
 def check_target(text: str) -> None:
-    """Raise UserError if the text is not a valid target."""
+    """Raise UserError if a string is not a valid target."""
     if text in TARGETS or Path(text).is_file():
         return
     if text.startswith(PREDICTED_BY):

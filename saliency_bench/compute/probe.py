@@ -48,7 +48,7 @@ SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
 
 
 class Probe:
-    """Outputs of a network for one image at the start of a run, for comparison with later outputs.
+    """Stores the outputs of a network for one image at the start of a run, and compares later outputs with them.
 
     Args:
         classifier: The network; `restore` resets it in place.
@@ -106,7 +106,7 @@ class Probe:
             )
 
     def _first_answers(self) -> tuple[Tensor, Tensor] | None:
-        """Return the outputs for the first image with finite outputs; None if there is no such image."""
+        """Return the outputs for the first image that has finite outputs, or None if there is no such image."""
         # A network that computes with numpy has no gradient.
         for image, has_gradient in product(self.candidates, (True, False)):
             self.image, self.has_gradient = image, has_gradient
@@ -120,7 +120,7 @@ class Probe:
         return None
 
     def _answers(self) -> tuple[Tensor, Tensor]:
-        """Return (logits (1, K), gradient of the largest logit at the image); the gradient is 0 if there is none."""
+        """Return (logits (1, K), gradient of the largest logit at the image). The gradient is 0 if there is none."""
         with (
             untouched(self.classifier),
             self.classifier.uncounted(),
@@ -146,5 +146,5 @@ def _agree(before: tuple[Tensor, Tensor], now: tuple[Tensor, Tensor]) -> bool:
 
 
 def _device(device: torch.device) -> torch.device | None:
-    """Return the argument with which `set_default_device` restores this device; None for torch's default, the CPU."""
+    """Return the argument of `set_default_device` that restores this device, or None for the CPU (torch's default)."""
     return None if device.type == "cpu" else device

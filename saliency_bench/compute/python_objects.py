@@ -93,12 +93,14 @@ def describe(settings: Mapping[str, object]) -> tuple[RunSpec, dict[PythonObject
 
 
 def entries_of(setting: str, given: Any, resolve: Callable[[Any], Explainer | Metric], objects: dict) -> Any:
-    """Return explainers or metrics as a spec stores them: by name if the name loads the same item, else as an object.
+    """Return explainers or metrics in the form that a spec stores.
+
+    An item is stored by name if the name loads the same item, else as an object.
 
     Args:
         setting: "explainers" or "metrics".
         given: Names, functions, or loaded explainers or metrics.
-        resolve: Function that loads one of them.
+        resolve: Function that loads one explainer or metric.
         objects: Dict that receives the Python objects.
 
     Raises:
@@ -120,7 +122,7 @@ def entries_of(setting: str, given: Any, resolve: Callable[[Any], Explainer | Me
 def _entry(
     item: object, resolved: Explainer | Metric, resolve: Callable[[Any], Explainer | Metric], objects: dict
 ) -> str | PythonObject:
-    """Return one explainer or metric as a spec stores it.
+    """Return one explainer or metric in the form that a spec stores.
 
     A function in a file also becomes an object, so that reading another person's spec never imports a file.
     """
@@ -140,7 +142,7 @@ def _noted(objects: dict, given: object, kind: str, name: str, digest: str, code
 
 
 def _maps(given: Any, metrics: Sequence[Metric], objects: dict) -> tuple[str | PythonObject, ...]:
-    """Return precomputed maps as a spec stores them: NAME=PATH, or a Python object for arrays."""
+    """Return precomputed maps in the form that a spec stores: NAME=PATH or, for arrays, a Python object."""
     if not isinstance(given, Mapping):
         listed = [given] if isinstance(given, str) else () if given is None else given
         if not isinstance(listed, list | tuple) or not all(isinstance(entry, str) for entry in listed):
@@ -183,7 +185,7 @@ def _name_assumed_direction(item: Explainer | Metric) -> None:
 
 
 def _written(item: Explainer | Metric) -> tuple[str, str]:
-    """Return (code that creates an explainer or metric, description of the variables in that code)."""
+    """Return (Python code that creates an explainer or metric, description of the variables in this code)."""
     function = item.function
     if isinstance(function, Composed):
         within = function.explainer
@@ -266,7 +268,7 @@ def _prompts(given: object, model: object, objects: dict[PythonObject, object]) 
 
 
 def _literal(given: Mapping) -> str:
-    """Return a dict as a Python literal, or "" if it has no literal form or is too long to show."""
+    """Return the Python literal for a dict, or "" if there is no such literal or it is too long to show."""
     text = repr(given)
     with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
         if len(text) <= LITERAL and ast.literal_eval(text) == given:
@@ -275,7 +277,7 @@ def _literal(given: Mapping) -> str:
 
 
 def _module(setting: str, model: Any, objects: dict[PythonObject, object]) -> PythonObject:
-    """Return a model as a spec stores it.
+    """Return a model in the form that a spec stores.
 
     Args:
         setting: Name of the setting, also used as the variable name if no call can load the model again.
@@ -301,7 +303,7 @@ def _module(setting: str, model: Any, objects: dict[PythonObject, object]) -> Py
 
 
 def _settings(classifier: Classifier) -> str:
-    """Return the settings that a classifier was loaded with, as code for arguments of `load_classifier`."""
+    """Return the settings that a classifier was loaded with, as Python code for the arguments of `load_classifier`."""
     precision = None if classifier.precision == "fp32" else classifier.precision
     given: dict[str, Any] = {
         "layer": classifier.layer,
@@ -318,7 +320,7 @@ def _settings(classifier: Classifier) -> str:
 
 @contextmanager
 def modes_kept(settings: Mapping[str, object]) -> Iterator[None]:
-    """Restore the training mode of the modules among the settings when the context ends."""
+    """Restore the training mode of modules in the settings when the context ends."""
     given = [getattr(value, "model", None) if is_pipeline(value) else value for value in settings.values()]
     modules = [module for value in given if isinstance(value, nn.Module) for module in value.modules()]
     modes = [(module, module.training) for module in modules]
@@ -330,7 +332,7 @@ def modes_kept(settings: Mapping[str, object]) -> Iterator[None]:
 
 
 def object_of(entry: str | PythonObject | None, objects: Objects) -> Any:
-    """Return the object that a spec describes; a plain name is returned unchanged.
+    """Return the object that a spec describes. A plain name is returned unchanged.
 
     Raises:
         UserError: The object is missing.

@@ -1,4 +1,4 @@
-"""Read the rows of a dataset as batches of samples in the prepared frame."""
+"""Read the rows of a dataset in batches, and apply the classifier's preprocessing to images and masks."""
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ ALL = "labels"  # column with all classes of an image that has several
 
 
 def readable(rows: datasets.Dataset, further: Collection[str] = ()) -> datasets.Dataset:
-    """Return the columns that a run reads, with pictures in their stored encoding.
+    """Reduce rows to the columns that a run reads. Pictures keep their stored encoding.
 
     Args:
         rows: Rows of a split.
@@ -44,7 +44,7 @@ def readable(rows: datasets.Dataset, further: Collection[str] = ()) -> datasets.
 
 @dataclass(frozen=True)
 class SplitRows:
-    """Rows of a split; pictures are read on demand.
+    """Rows of a split. Pictures are read on demand.
 
     Attributes:
         rows: Rows as `readable` returns them.
@@ -52,7 +52,7 @@ class SplitRows:
         digests: Digests of the pictures from which the fingerprint was computed (`fingerprints.picture_digest`); None
             if the fingerprint has not been computed yet.
         further: {column that metrics need: digests of its pictures, empty for a column without pictures}.
-        mask_values: Which pixels of a mask are the object, as in `Classifier.prepare`.
+        mask_values: Which pixel values of a mask mark the object, as in `Classifier.prepare`.
     """
 
     rows: datasets.Dataset
@@ -82,7 +82,7 @@ class SplitRows:
 
 
 def _check_unchanged(sample: dict, columns: Sequence[str], digest: str) -> None:
-    """Read the pictures of a row into memory once, so that exactly the checked bytes are used.
+    """Read the pictures of a row into memory, and check their digest. Only the checked bytes are used afterwards.
 
     Raises:
         UserError: A picture does not have this digest.
@@ -116,7 +116,7 @@ class ReadBatch(NamedTuple):
     faults: dict[int, str]
 
     def at(self, positions: Collection[int]) -> "ReadBatch":
-        """Return the batch with only the rows at these positions of the run."""
+        """Return a batch that contains only the rows at these positions of the run."""
         kept = [index for index, position in enumerate(self.positions) if position in positions]
         if len(kept) == len(self.rows):
             return self
@@ -184,9 +184,9 @@ def _faults(classifier: Classifier, samples: list[dict]) -> dict[int, str]:
 
 
 def scalar_columns(features: datasets.Features) -> dict[str, pa.DataType]:
-    """Return {column: its type in the predictions} for columns with one number or text per sample.
+    """Return {column: its type in the predictions} for columns with one number or string per sample.
 
-    The first column is `group`. A class label is stored as its name, a group as text.
+    The first column is `group`. A class label is stored as the name of the class, and a group is stored as a string.
     """
     kinds: dict[str, pa.DataType] = {"group": pa.string()} if "group" in features else {}
     for name, feature in features.items():
@@ -200,7 +200,7 @@ def scalar_columns(features: datasets.Features) -> dict[str, pa.DataType]:
 
 
 def prediction_schema(features: datasets.Features) -> pa.Schema:
-    """Return the columns of predictions: `records.PREDICTIONS` and the scalar columns of the dataset.
+    """Return the schema of the predictions table: `records.PREDICTIONS` and the scalar columns of the dataset.
 
     If two columns would have the same name, the column of the dataset gets the prefix "dataset_".
     """
@@ -211,7 +211,7 @@ def prediction_schema(features: datasets.Features) -> pa.Schema:
 
 
 def group_names(rows: datasets.Dataset) -> list[str | None]:
-    """Return the group of each sample as text, as in the predictions; None for a sample without a group."""
+    """Return the group of each sample as a string, as in the predictions, or None for a sample without a group."""
     if "group" not in rows.features:
         return [None] * len(rows)
     kinds = {"group": pa.string()}
@@ -219,12 +219,12 @@ def group_names(rows: datasets.Dataset) -> list[str | None]:
 
 
 def labelled(rows: datasets.Dataset, column: str, names: list[str] | None = None) -> datasets.Dataset:
-    """Return rows with this column as `label`. A different column called `label` becomes `dataset_label`.
+    """Return rows with this column as `label`. If a different column is called `label`, it is renamed `dataset_label`.
 
     Args:
         rows: Rows of a split.
         column: Column that contains the labels.
-        names: Class names of a text column; None for its sorted values.
+        names: Class names if `column` contains text. By default, they are the sorted values in the column.
 
     Raises:
         UserError: The column does not exist, or contains neither classes nor text.
@@ -245,7 +245,7 @@ def labelled(rows: datasets.Dataset, column: str, names: list[str] | None = None
 
 
 def check_further(rows: datasets.Dataset, columns: Collection[str]) -> None:
-    """Raise UserError for a column that contains neither pictures nor one number or text per sample."""
+    """Raise UserError if a column contains neither pictures nor one number or string per sample."""
     scalars = scalar_columns(rows.features)
     for name in columns:
         if name not in scalars and not isinstance(rows.features[name], datasets.Image):
@@ -257,7 +257,7 @@ def check_further(rows: datasets.Dataset, columns: Collection[str]) -> None:
 
 
 def relabelled(read: ReadBatch, column: str, names: list[str]) -> ReadBatch:
-    """Return a batch whose labels are the classes in this column, numbered as in `names`."""
+    """Return a batch whose labels are taken from this column. Classes are numbered as in `names`."""
     numbers = {name: number for number, name in enumerate(names)}
 
     def with_label(rows: list[dict]) -> list[dict]:
@@ -277,7 +277,7 @@ class TrainingRows:
     Attributes:
         rows: The samples.
         content: Hash of the samples, as returned by `content_of`.
-        digests: Digests of their pictures, as returned by `content_of`.
+        digests: Digests of the samples' pictures, as returned by `content_of`.
     """
 
     rows: datasets.Dataset
@@ -286,7 +286,7 @@ class TrainingRows:
 
 
 def training_splits(dataset: FoundDataset, column: str, names: list[str] | None) -> dict[str, TrainingRows]:
-    """Return {"train": rows, "validation": rows}, labelled like the samples of a run.
+    """Return {"train": rows, "validation": rows}. The label column and class names are those of the run.
 
     Raises:
         UserError: The dataset lacks one of these splits.
@@ -300,13 +300,16 @@ def training_splits(dataset: FoundDataset, column: str, names: list[str] | None)
 
 
 def label_names(rows: datasets.Dataset) -> list[str] | None:
-    """Return the class names in the order of the labels; None for a dataset whose labels have no names."""
+    """Return the class names in the order of the labels, or None if the labels have no names."""
     kind = rows.features.get("label")
     return list(kind.names) if isinstance(kind, datasets.ClassLabel) else None
 
 
 def classes_of(sample: Mapping, features: datasets.Features) -> list[int] | None:
-    """Return the class numbers in `labels` of an image, stored as names or numbers; None if `labels` is missing."""
+    """Return the class numbers listed in an image's `labels` field, which stores names or numbers.
+
+    Return None if there is no such field.
+    """
     kind = features.get("label")
     if sample.get(ALL) is None or not isinstance(kind, datasets.ClassLabel):
         return None
@@ -314,18 +317,18 @@ def classes_of(sample: Mapping, features: datasets.Features) -> list[int] | None
 
 
 def stored(name: str) -> str:
-    """Return the name that a column of the dataset has in the predictions."""
+    """Return the name under which the predictions table stores a column of the dataset."""
     return f"dataset_{name}" if name in records.PREDICTIONS.names and name not in OURS else name
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Selection by `--only`: a sample is selected if it meets all conditions.
+    """Conditions of `--only`. A sample is selected if it meets all of them.
 
     Attributes:
         correct: Whether the classifier must predict the sample correctly.
         masked: Whether the sample must have a usable mask.
-        values: {column of the predictions: allowed values, as text}.
+        values: {column of the predictions: allowed values as strings}.
         names: Names of the labels.
         without: Labels without a class of the model. A run that explains labels has no target for these labels.
     """
@@ -350,13 +353,13 @@ class Selection:
         return all(self._text(row, column) in wanted for column, wanted in self.values.items())
 
     def _text(self, row: Mapping, column: str) -> str | None:
-        """Return a row's value in a column as text. For a label, return the name of the class."""
+        """Return a row's value in a column as a string. For a label, return the name of the class."""
         named = column == "label" and row[column] is not None and self.names is not None
         return self.names[row[column]] if named and self.names else _text(row[column])
 
 
 def selection_of(only: tuple[str, ...] | None, rows: datasets.Dataset, names: list[str] | None) -> Selection | None:
-    """Return the selection for the conditions of a run; None if there are none.
+    """Parse the conditions of a run's `--only`. Return None if there are none.
 
     Raises:
         UserError: The dataset lacks a column, or no row has a value that a condition names.
@@ -394,7 +397,7 @@ def _is_scalar(kind: pa.DataType) -> bool:
 
 
 def _scalars(sample: dict, scalars: dict[str, pa.DataType], features: datasets.Features) -> dict:
-    """Return the scalar columns of a sample, with class labels as names."""
+    """Return the scalar columns of a sample. Class labels are replaced by class names."""
     values: dict[str, object] = {"group": None}
     for name, kind in scalars.items():
         feature, value = features[name], sample[name]
@@ -412,7 +415,7 @@ def ahead(
     Args:
         read: Function that reads the batch at these positions.
         batches: Positions of each batch.
-        waited: Function called with the time in seconds that the caller waited for each batch.
+        waited: Function that is called with the number of seconds that the caller waited for each batch.
     """
     with ThreadPoolExecutor(max_workers=1) as reader:
         coming = deque(reader.submit(read, positions) for positions in batches[:1])

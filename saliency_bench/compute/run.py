@@ -23,12 +23,12 @@
 
 The unit of work is a batch: `batch_size` consecutive samples, explained with one explainer and scored with all metrics
 that have no stored scores for them. Results are written as part files (`read/parts.py`). Each part file is written
-once, under a temporary name, and then renamed, so every file is complete. Its name contains a hash of its bytes. Each
-call of `run` deletes damaged files, ignores files of other runs, and computes missing results. If a process is killed,
-about half a minute of work or the current batch is lost. A call may use a different batch size from the previous call;
-the summary then lists both. Adding an explainer or a metric adds cells and recomputes no existing cell. The results per
-explainer and batch are `Output` objects (`cells.py`): cells or kept maps. A new type of output is planned and resumed
-in the same way.
+once, under a temporary name, and then renamed, so every file is complete. The file name contains a hash of the file's
+bytes. Each call of `run` deletes damaged files, ignores files of other runs, and computes missing results. If a process
+is killed, about half a minute of work or the current batch is lost. A call may use a different batch size from the
+previous call; the summary then lists both. Adding an explainer or a metric adds cells and recomputes no existing cell.
+The results per explainer and batch are `Output` objects (`cells.py`): cells or kept maps. A new type of output is
+planned and resumed in the same way.
 """
 
 from collections.abc import Sequence
@@ -179,7 +179,7 @@ def _claim(store: RunStore, data: SplitTable, model: RunModel, pairs: Pairs, loc
 
 
 def _share(batches: list[Item], accelerator: ProcessGroup) -> list[Item]:
-    """Return consecutive batches for this process, so that later reads need one file at a time."""
+    """Return this process's share: consecutive batches, so that later reads need one file at a time."""
     index, processes = accelerator.process_index, accelerator.num_processes
     return batches[len(batches) * index // processes : len(batches) * (index + 1) // processes]
 
@@ -187,7 +187,7 @@ def _share(batches: list[Item], accelerator: ProcessGroup) -> list[Item]:
 def _partner_plans(
     store: RunStore, data: SplitTable, model: RunModel, pairs: Pairs, accelerator: ProcessGroup
 ) -> dict[Metric, PartnerPlan]:
-    """Return the plans of the metrics that need partners; if there are any, all samples are classified first."""
+    """Return the partner plans of metrics that need partners. If there are any, all samples are classified first."""
     if all(metric.declaration.plan is None for metric in metrics_of(pairs)):
         return {}
 
@@ -257,7 +257,7 @@ def _compute_batches(
 def _predicted(
     data: SplitTable, model: RunModel, read: ReadBatch, known: dict[str, StoredPredictions], writer: Writer
 ) -> Samples | None:
-    """Return the samples of a batch that can be explained, with the predictions of the run's networks.
+    """Predict a batch with the run's networks. Return the samples that can be explained, with their predictions.
 
     Raises:
         UserError: A network raised an error for a sample, and the run is strict.
@@ -274,7 +274,7 @@ def _predicted(
 def _predictions(
     data: SplitTable, model: RunModel, read: ReadBatch, known: StoredPredictions, writer: Writer
 ) -> dict[int, dict]:
-    """Return {position: prediction} of a batch, read from files or else computed and written."""
+    """Return {position: prediction} for a batch. Predictions that are not stored are computed and written."""
     batch = range(read.positions[0], read.positions[-1] + 1)
     there = [position for position in batch if known.is_stored[position]]
     rows = dict(zip(there, known.table(batch).to_pylist(), strict=True)) if there else {}

@@ -32,7 +32,7 @@ Scores = dict[str, tuple[ScoredBatch, int]]  # {cell id: (scores, number of imag
 def score(
     data: SplitTable, model: RunModel, samples: Samples, target: Target, explained: Explained, cells: Sequence[Cell]
 ) -> tuple[Scores, int]:
-    """Return the scores of an explainer's cells, and how often a batch was halved while metrics requested more maps.
+    """Return (scores of an explainer's cells, number of times that a batch was halved for maps that metrics requested).
 
     Raises:
         UserError: The run is strict, and a score is missing for an unexpected reason.
@@ -60,9 +60,9 @@ def score(
 def inputs_of(
     data: SplitTable, model: RunModel, samples: Samples, explainer: Explainer, target: Target, explained: Explained
 ) -> MetricInputs:
-    """Return the inputs that metrics may need, except partners and retrained networks.
+    """Return all inputs that metrics may need, except partners and retrained networks.
 
-    The arguments are the same as for `score`. Metrics that request more maps call `explainer`.
+    The arguments are the same as for `score`. `explainer` computes the additional maps that metrics request.
     """
     batch, seed, strict, other = samples.batch, data.spec.seed, data.spec.strict, model.other
     return MetricInputs(
@@ -86,7 +86,7 @@ def inputs_of(
 
 
 def left_out(classifier: Classifier, cell: Cell, reasons: dict[int, str]) -> ScoredBatch:
-    """Return the result of a batch in which no sample has a score, with the reason for each sample."""
+    """Return a result without scores for a batch, given the reason for each sample."""
     listed: list[str | None] = [reasons[index] for index in range(len(reasons))]
     empty: list[Value] = [None] * len(listed)
     names = cell.metric.parts(classifier)
@@ -106,13 +106,13 @@ def _without_probabilities(batch: Batch, rows: list[dict], strict: bool) -> dict
 
 
 def _right_classes(question: RunQuestion, rows: list[dict]) -> np.ndarray | None:
-    """Return the correct classes of each sample, Bool (B, K); None if no labels are known."""
+    """Return the correct classes of each sample, Bool (B, K), or None if no labels are known."""
     right = [classes for classes in map(question.right, rows) if classes is not None]
     return np.stack(right) if right else None
 
 
 def other_of(other: RunModel, samples: Samples, strict: bool) -> OtherModel:
-    """Return the other network's predictions for samples. Raise UserError if a sample of a strict run has none."""
+    """Return the other network's predictions. In a strict run, raise UserError if a sample has none."""
     question, rows = other.question, samples.rows_of_other or []
     _without_probabilities(samples.batch, rows, strict)
     right = _right_classes(question, rows)
@@ -129,14 +129,14 @@ def other_of(other: RunModel, samples: Samples, strict: bool) -> OtherModel:
 
 
 def _lacking(row: dict, column: str, *, labelled: bool) -> str | None:
-    """Return why the other model has no prediction or label for a sample, else None; `column` contains the labels."""
+    """Return why the other model has no prediction or label for a sample, or None if it has both."""
     if row["prediction"] is None:
         return f"other model: {row['left_out'] if row['logits'] is None else NO_PROBABILITIES}"
     return None if labelled else lacks(column)
 
 
 def target_texts(model: RunModel, cell: Cell, samples: Samples, terms: Sequence[TargetTerms]) -> list[str | None]:
-    """Return each sample's target as text for the records: the run's target, or one that the metric defines."""
+    """Return each sample's target as a string for the records: the run's target, or one that the metric defines."""
     targets: Sequence[tuple[TargetTerms, ...]] = [(term,) for term in terms]
     if not cell.metric.asks_of_target:
         p = probabilities_of(model.classifier, torch.tensor([row["logits"] for row in samples.rows]))
@@ -153,7 +153,7 @@ def rows_of(
         samples: Samples of the batch.
         targets: Target of each sample, as text.
         scores: Scores of the samples.
-        explained: Maps of the samples. Each row of a score includes the stored values of its map.
+        explained: Maps of the samples. Each score's row includes the values stored for its map.
     """
     for index, position in enumerate(samples.positions):
         of_sample: dict[str, object] = {POSITION: position, "target": targets[index]}

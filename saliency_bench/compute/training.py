@@ -148,7 +148,7 @@ def _check_inputs(dataset: str | Path | DatasetDict, model: Any, activation: str
 def new_classifier(
     recipe: Recipe, model: Any, names: list[str], id: str, activation: str = "softmax"
 ) -> tuple[Classifier, Any]:
-    """Return a classifier for these classes, with weights that depend on the recipe's seed, and its processor."""
+    """Return (classifier for these classes, image processor). The initial weights depend on the recipe's seed."""
     with torch.random.fork_rng():
         torch.manual_seed(seed_of(recipe.seed, "weights"))
         network, processor = new_network(model, names, recipe.size)
@@ -161,7 +161,7 @@ def new_classifier(
 
 
 def _one_row_per_image(rows: Dataset, source: FoundDataset) -> tuple[Dataset, list[list[int]]]:
-    """Return (first row of each image, classes of each image); raise UserError if there is no column `labels`."""
+    """Return (first row of each image, classes of each image). Raise UserError if there is no column `labels`."""
     if "labels" not in rows.column_names:
         raise UserError(
             f"{source.text} has no column `labels` with all classes of each image, which a sigmoid needs; add the "
@@ -175,7 +175,7 @@ def _one_row_per_image(rows: Dataset, source: FoundDataset) -> tuple[Dataset, li
 
 
 def _splits(source: FoundDataset, recipe: Recipe, label_column: str) -> dict[str, Dataset]:
-    """Return the labelled rows of each split, with the recipe's limit on the training images."""
+    """Return the labelled rows of each split. The recipe's limit is applied to the training images."""
     try:
         splits = source.load_all(SPLITS)
     except UnknownSplitError as error:
@@ -193,7 +193,7 @@ def _splits(source: FoundDataset, recipe: Recipe, label_column: str) -> dict[str
 
 
 def _missing_splits(source: FoundDataset, available: list[str]) -> UserError:
-    """Return the error for missing splits, including the command that creates the splits."""
+    """Return the error about missing splits. It names the command that creates them."""
     builder = read_report(source.folder).get("dataset", "folder") if source.folder else ""
     fix = "use a dataset that has all of these splits"
     if isinstance(source.rows, DatasetDict):
@@ -206,7 +206,7 @@ def _missing_splits(source: FoundDataset, available: list[str]) -> UserError:
 
 
 def _check_output(out: Path, recipe: Recipe) -> None:
-    """Raise UserError, before anything is loaded, if the checkpoint cannot be written to the folder."""
+    """Raise UserError if the checkpoint cannot be written to the folder. This is checked before anything is loaded."""
     has_model = (out / WEIGHTS).exists()
     if has_model and not _has_log(out, asdict(recipe)):
         raise _has_model(out)

@@ -35,13 +35,14 @@ from saliency_bench.utils.hashing import hash_of
 
 @dataclass(frozen=True)
 class BatchResult:
-    """Results of one explainer and its metrics for samples of a batch.
+    """Results of one explainer and its metrics for the samples of a batch.
 
     Attributes:
         explainer_id: Hash of the explainer's identity.
         positions: Positions of the samples in the run.
         scores: {cell id: rows of `records.STORED`}.
-        about: Numbers of forward passes, halved batches and errors, and whether an explainer or metric raised an error.
+        about: The numbers of forward passes, halved batches and errors, and whether an explainer or metric raised an
+            error.
         maps: {id of the stored maps: rows}; {} for a run that stores no maps.
         thumbnails: Rows of `examples.THUMBNAILS`; None if there are no maps.
     """
@@ -133,7 +134,7 @@ def _terms(question: RunQuestion, row: dict, *, is_cut_off: bool) -> TargetTerms
 
 
 def _without_infinite(samples: Samples, target: Target, explained: Explained, strict: bool) -> Explained:
-    """Return the maps, except for targets with an infinite logit (no image can change such a logit).
+    """Remove the maps of targets with an infinite logit, because no change of the image can affect such a logit.
 
     Raises:
         UserError: A target has an infinite logit, and the run is strict.
@@ -174,7 +175,7 @@ def _faults(rows: Iterable[dict]) -> int:
 
 
 def _kept(explained: Explained, samples: Samples) -> pa.Table | None:
-    """Return a row per sample with its map (null for a missing map), or None if there are no maps at all."""
+    """Return a table with the map of each sample (null for a missing map), or None if there are no maps at all."""
     if explained.maps is None:
         return None
     values = explained.maps.cpu().numpy().copy()

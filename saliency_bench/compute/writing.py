@@ -21,7 +21,7 @@ BYTES = 2**24  # size of results in memory that triggers a write
 
 
 class Writer:
-    """Collect results and write them as part files, in a thread, while the next results are computed.
+    """Collect results, and write them as part files in a thread while the next results are computed.
 
     Use it as a context manager. On exit it writes the remaining results, even if the run is interrupted. If the
     thread raises an error, the next call or the exit raises this error, and nothing more is written.
@@ -47,7 +47,7 @@ class Writer:
 
     @property
     def seconds(self) -> float:
-        """Return the number of seconds of work per file, which grows with the number of files."""
+        """Return how many seconds of work each file should contain. The number grows with the number of files."""
         return SECONDS * GROWTH ** max(0, self._files - FILES)
 
     def add(self, folder: PartFolder, result: StoredResult, kind: str = "") -> None:
@@ -61,7 +61,7 @@ class Writer:
         """Add the results of an explainer and its metrics for a batch.
 
         Pictures are added before scores, so that every stored score has its picture. Results that may have to be
-        recomputed are written to files with a single explainer, which can be deleted as a whole.
+        recomputed are written to files that contain a single explainer, so these files can be deleted as a whole.
         """
         group, positions = result.explainer_id, result.positions
         if result.thumbnails is not None:
@@ -76,9 +76,9 @@ class Writer:
             self.add(self.store.scores, scores, kind and f"{kind} {group}")
 
     def write(self) -> None:
-        """Wait for the previous write, then start writing the collected results.
+        """Wait for the previous write to finish, then start writing the collected results.
 
-        At most two sets are thus in memory.
+        At most two sets of results are thus in memory.
         """
         self.wait()
         waiting = self._waiting

@@ -1,8 +1,8 @@
-"""Publish annotations of datasets whose images may not be redistributed, and join them with the images.
+"""Publish the annotations of datasets whose images may not be redistributed, and join them with a user's own images.
 
-The config `annotations` has all columns of the dataset. Each column of images, except masks, is replaced by a column of
-checksums with the name `NAME_sha256`. A user who has the source can rebuild the dataset. The result has the same rows
-as the original dataset; otherwise an error names the missing or changed images.
+The config `annotations` has all columns of the dataset, except that each column NAME with images (not masks) is
+replaced by a column `NAME_sha256` with checksums. A user who has the raw data can rebuild the dataset. The result has
+the same rows as the original dataset; otherwise an error names the missing or changed images.
 """
 
 import shutil
@@ -32,14 +32,14 @@ SHOWN = 3  # maximum number of names in a message
 def checksum(stored: dict | None) -> str | None:
     """Return the SHA-256 of an encoded image.
 
-    For a PNG, mode, size and pixels are hashed; for any other format, the bytes of the file.
+    For a PNG, the mode, size and pixels are hashed. For any other format, the bytes of the file are hashed.
     """
     content = picture_content(stored["bytes"]) if stored else None
     return None if content is None else sha256(content).hexdigest()
 
 
 def pictures_of(features: Features) -> list[str]:
-    """Return the columns that may not be redistributed: images other than masks."""
+    """Return the columns that may not be redistributed. These are the columns with images other than masks."""
     return [name for name, kind in features.items() if isinstance(kind, Image) and "mask" not in name]
 
 
@@ -50,7 +50,7 @@ def features_of(folder: Path, build_report: dict) -> Features:
 
 
 def without_images(features: Features) -> Features:
-    """Return the columns of the annotations, with checksums instead of images."""
+    """Replace the columns with images by columns with checksums, as in published annotations."""
     held_back = pictures_of(features)
     checksums = {f"{name}_sha256": Value("string") for name in held_back}
     return Features({name: kind for name, kind in features.items() if name not in held_back} | checksums)
@@ -90,7 +90,7 @@ def rows_of(folder: Path, part: dict, columns: Iterable[str] | None = None) -> I
 
 
 def joined(notes: Dataset, build_report: dict, split: str, source: Path) -> Path:
-    """Rebuild a dataset from `source`, check all images, and return the rebuilt folder in the cache.
+    """Rebuild a dataset from `source` in the cache, check all its images, and return its folder.
 
     Args:
         notes: Published annotations of a split.
@@ -145,7 +145,7 @@ def _check_joined(notes: Dataset, built: Path, build_report: dict, split: str) -
 
 
 def _sums(row: dict, pictures: Iterable[str]) -> dict[str, str | None]:
-    """Return {column: checksum} of the images in a row."""
+    """Return {column: checksum} for the images in a row."""
     return {f"{name}_sha256": checksum(row[name]) for name in pictures}
 
 

@@ -1,4 +1,4 @@
-"""Write and read `build_report.json`, the report of a built dataset with counts, checksums and left-out samples.
+"""Write and read `build_report.json`, which lists counts, checksums and left-out samples of a built dataset.
 
 The report contains no times and no paths, so equal builds produce identical files.
 """
@@ -58,7 +58,7 @@ def read_report(folder: Path) -> dict[str, Any]:
 
 
 def changed_files(folder: Path, build_report: dict[str, Any]) -> list[str]:
-    """Return the files of a built folder that were changed (in size or content), added or removed since the build.
+    """Return the files in a folder whose size or content has changed since the build, or that were added or removed.
 
     A split is ignored if all of its files are missing, because it was left out on purpose.
     """
@@ -70,7 +70,7 @@ def changed_files(folder: Path, build_report: dict[str, Any]) -> list[str]:
 
 
 def _as_built(path: Path, file: dict[str, Any]) -> bool:
-    """Return whether a file exists with the size and checksum in the report."""
+    """Return whether a file exists and has the size and checksum that the report states."""
     return path.is_file() and path.stat().st_size == file["bytes"] and known_sha256(path) == file["sha256"]
 
 
@@ -121,7 +121,7 @@ class SplitWriter:
 
 
 class NearDuplicates:
-    """Collector of image hashes, to find near-duplicates across splits."""
+    """Collects image hashes to find near-duplicates across splits."""
 
     def __init__(self) -> None:
         self.ids: list[str] = []
@@ -134,7 +134,7 @@ class NearDuplicates:
         self.hashes.append(picture_hash)
 
     def report(self) -> list[dict[str, Any]]:
-        """Return the pairs of near-duplicates in different splits."""
+        """Return the pairs of near-duplicates that are in different splits."""
         pairs = near_duplicates.across(np.array(self.hashes, np.uint64), np.array(self.splits, np.int64))
         return [
             {

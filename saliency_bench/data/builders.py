@@ -3,8 +3,9 @@
 A builder is a module with a docstring. Its first line describes the dataset. The following text explains where to get
 the source and what the folder must contain. The module defines these constants:
 
-    VERSION       string; must be increased whenever the same source would produce different rows TITLE         display
-    name ANNOTATORS    origin of labels and masks, in the Hub's terms: "crowdsourced", "expert-generated", "found",
+    VERSION       string; must be increased whenever the same source would produce different rows
+    TITLE         display name
+    ANNOTATORS    origin of labels and masks, in the Hub's terms: "crowdsourced", "expert-generated", "found",
                   "machine-generated"
     SOURCES       origin of the images, in the Hub's terms: "original", "extended|other-NAME"
     LICENSE       identifier in the Hub's spelling, such as "cc-by-sa-4.0"
@@ -31,8 +32,8 @@ the source and what the folder must contain. The module defines these constants:
     OWN_DATA      optional: name of an additional option for the source, besides --source; for builders that read
                   a layout of your own data instead of one named dataset
     DERIVED       optional: True if the source is a built dataset; such a builder has no example
-    USAGE         optional: options in the usage example of the help, such as "--from shapes --model M" SPLIT
-    optional: split of all samples that do not set `split`
+    USAGE         optional: options in the usage example of the help, such as "--from shapes --model M"
+    SPLIT         optional: split of all samples that do not set `split`
 
 and two functions:
 
@@ -98,7 +99,7 @@ def settings_of(name: str, builder: ModuleType, options: dict[str, Any]) -> dict
 
 
 def _texts(name: str, key: str, value: Any) -> tuple[str, ...]:
-    """Return the value of an option that is a list of strings, or one string separated by commas.
+    """Parse the value of an option, which is a list of strings or a string with commas.
 
     Raises:
         UserError: The value is not a list of strings.
@@ -115,14 +116,14 @@ def own_options(builder: ModuleType, settings: dict[str, Any]) -> dict[str, Any]
 
 
 def private(builder: ModuleType) -> tuple[str, ...]:
-    """Return the options that concern only this machine."""
+    """Return the names of a builder's options that concern only this machine."""
     return getattr(builder, "PRIVATE", ())
 
 
 def start(
     builder: ModuleType, source: Path | None, log: BuildLog, options: dict[str, Any]
 ) -> tuple[Features, Iterator[dict | Job]]:
-    """Return the columns of a source and an iterator over its samples.
+    """Start a build: return the dataset's columns and an iterator over its samples.
 
     The source's list of classes is read only once.
     """

@@ -76,9 +76,9 @@ def build(
             rejected.
         progress: Whether to show a progress bar.
         seed: Seed for the split into train, validation and test, and for all random choices of the builder.
-        workers: Number of threads (for some large sources: processes) that read and write images. None starts one per
-            core.
-        license: Licence of your own data in the Hub's spelling ("cc-by-4.0"), or None if not stated.
+        workers: Number of threads (processes for some large sources) that read and write images. By default, there is
+            one per core.
+        license: Licence of your own data in the Hub's spelling ("cc-by-4.0"), or None if you do not state one.
         title: Name of your own data in the card and in reports.
         **options: Options of the builder; see `saliency-bench build NAME --help`.
 
@@ -128,7 +128,7 @@ def _own_words(name: str, builder: ModuleType, license: str | None, title: str |
 
 
 def _is_built(out: Path, name: str, builder: ModuleType, settings: dict[str, Any], about: dict[str, str]) -> bool:
-    """Return whether a folder contains this dataset, built with these settings and unchanged since the build."""
+    """Return whether a folder contains this dataset, was built with these settings and has not changed since then."""
     if not (out / REPORT).is_file():
         return False
     known = read_report(out)
@@ -140,7 +140,7 @@ def _is_built(out: Path, name: str, builder: ModuleType, settings: dict[str, Any
 
 
 def _public(builder: ModuleType, settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings, leaving out options that concern only this machine, such as a token."""
+    """Return the settings without options that concern only this machine, such as a token."""
     return {key: value for key, value in settings.items() if key not in builders.private(builder)}
 
 
@@ -200,7 +200,7 @@ def _write_dataset(
 
 
 def _nothing_usable(name: str, source: Path | None, log: BuildLog) -> str:
-    """Return the error message for a build without samples, with the most frequent reason for left-out images."""
+    """Return the error message for a build without samples. It names the most frequent reason for left-out images."""
     reasons = Counter(entry["reason"] for entry in log.left_out if entry["what"] == "image").most_common(1)
     why = "".join(f" ({count} left out: {reason})" for reason, count in reasons)
     return (
@@ -248,7 +248,7 @@ def _rows(
 
 
 def encoded_row(sample: dict, features: Features) -> dict:
-    """Encode a sample as a row, and add the hash of its image and the builder's split, if any."""
+    """Encode a sample as a row. Add the hash of its image and the split that the builder chose, if any."""
     if unknown := set(sample) - set(features) - {"split"}:
         raise ValueError(f"the builder yields columns that its features() does not list: {', '.join(sorted(unknown))}")
     row: dict[str, Any] = {column: sample.get(column) for column in features}

@@ -82,7 +82,7 @@ def group_line(builder: ModuleType) -> str:
 
 
 def biases(builder: ModuleType, build_report: dict) -> list[str]:
-    """Return properties of the data that may influence scores: those listed by the builder and those counted."""
+    """Return properties of the data that may influence scores. The builder lists some, others are found by counting."""
     known = " ".join(getattr(builder, "BIASES", "").split())
     counted = [_missing(build_report), *(_uneven(column, build_report) for column in _classes(build_report))]
     return [line for line in (known, *counted) if line]
@@ -139,9 +139,9 @@ def metadata(builder: ModuleType, build_report: dict, features: Features, config
 
 
 def terms(builder: ModuleType, license: str) -> tuple[str | None, str | None]:
-    """Return (name, URL) of a licence for which the Hub's identifier is "other", else (None, None).
+    """Return (name, URL) of the licence if its identifier on the Hub is "other", else (None, None).
 
-    For the identifier "other", the Hub requires a name and a URL.
+    The Hub requires a name and a URL for such a licence.
     """
     return getattr(builder, "TERMS", (None, None)) if license == "other" else (None, None)
 

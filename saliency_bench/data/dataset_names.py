@@ -25,13 +25,13 @@ def _is_layout(path: Path) -> bool:
 
 
 def short_name(name: str | Path) -> str:
-    """Return the name of a known dataset, with this project's namespace removed. Other names are returned unchanged."""
+    """Remove this project's namespace from the name of a known dataset. Other names are returned unchanged."""
     text = str(name).removeprefix(f"{NAMESPACE}/")
     return text if text in list_datasets() else str(name)
 
 
 def unknown_dataset(name: str) -> UserError:
-    """Return the error for a name that is neither a dataset nor a folder, with the most similar names of both kinds."""
+    """Return the error for a name that is neither a dataset nor a folder. It suggests similar names of both kinds."""
     error = unknown("dataset", name, [*list_datasets(), *near_folders(Path(name))], registry.aliases("hub_builders"))
     return error if str(error).endswith("?") else UserError(f"{error}; there is no folder with this name either")
 
@@ -47,7 +47,7 @@ def is_embedded(name: str) -> bool:
 
 
 def alternative_to(repo: str) -> str:
-    """Return the end of an error message: how to get a dataset if the Hub cannot be used."""
+    """Return the last part of an error message, which explains how to get a dataset if the Hub cannot be used."""
     namespace, _, name = repo.partition("/")
     if namespace == NAMESPACE and name in list_datasets():
         return f"build it with `saliency-bench build {name} --source DIR --out DIR` and use that folder"
@@ -58,7 +58,7 @@ def alternative_to(repo: str) -> str:
 
 
 def same_split(split: str, known: Iterable[str]) -> str | None:
-    """Return the known split that is a synonym of `split` (such as val for validation), with the same slice.
+    """Return the known split that is a synonym of `split` (such as val for validation). A slice is kept.
 
     Return None unless there is exactly one synonym.
     """

@@ -1,4 +1,4 @@
-"""Compute content hashes of a dataset that are the same on every machine and in every folder."""
+"""Hash the content of a dataset. The hash does not depend on the machine or the folder."""
 
 from collections.abc import Iterable
 from hashlib import blake2b
@@ -95,7 +95,7 @@ def column_of(dataset: Dataset, name: str) -> tuple[str, list[str]]:
 
 
 def _of_pictures(column: Dataset, name: str) -> str:
-    """Return the hash of a column of images, followed by the digests of all images, separated by spaces."""
+    """Return one string: the hash of a column of images, then the digest of each image, separated by spaces."""
     contents, digests = blake2b(digest_size=16), []
     for batch in column.iter(READ):
         for stored in batch[name]:
@@ -120,7 +120,7 @@ def _parted(text: str) -> tuple[str, list[str]]:
 
 
 def _of_rows(rows: Dataset, kind: object) -> str:
-    """Return the fingerprint of all rows, followed by their digests, separated by spaces."""
+    """Return one string: the fingerprint of all rows, then the digest of each row, separated by spaces."""
     content = Fingerprint()
     digests = []
     for batch in rows.iter(READ):
@@ -135,7 +135,7 @@ def _of_rows(rows: Dataset, kind: object) -> str:
 
 
 def picture_digest(*pictures: bytes | None) -> str:
-    """Return a hash of a row's encoded images, as 16 hexadecimal digits, to detect changes."""
+    """Return a hash of a row's encoded images as 16 hexadecimal digits. It is used to detect changes."""
     return _hash_of(pictures, 8)
 
 
@@ -172,10 +172,10 @@ def class_name(kind: ClassLabel, label: int | None, image_id: object) -> str | N
 
 
 class Fingerprint:
-    """A running hash over rows (image id, label name, image and mask), in order.
+    """A hash that is updated row by row with the image id, label name, image and mask.
 
-    For a PNG, the pixels are hashed, because its bytes depend on the version of the compressor. For other formats, the
-    bytes of the file are hashed.
+    For a PNG, the pixels are hashed, because the bytes of the file depend on the version of the compressor. For other
+    formats, the bytes of the file are hashed.
     """
 
     def __init__(self) -> None:
@@ -197,7 +197,7 @@ class Fingerprint:
 def picture_content(data: bytes | None) -> bytes | None:
     """Return the bytes to hash for an encoded image.
 
-    For a PNG, these are the mode, size and pixels, for any other format all bytes.
+    For a PNG, these are the mode, size and pixels. For any other format, these are all bytes.
     """
     if data is None or not data.startswith(PNG):
         return data
@@ -219,7 +219,7 @@ def _text(value: object) -> bytes | None:
 
 
 def stored_bytes(stored: dict | None) -> bytes | None:
-    """Return the encoded image of an undecoded cell, from the cell itself or from the file that it names."""
+    """Return the encoded image in an undecoded cell. It is in the cell itself or in a file that the cell names."""
     if stored is None:
         return None
     return Path(stored["path"]).read_bytes() if stored["bytes"] is None else stored["bytes"]

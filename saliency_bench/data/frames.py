@@ -1,4 +1,4 @@
-"""Prepare images for pages as a classifier would prepare them, but without loading the classifier.
+"""Prepare images for display in the same way as a classifier, but without loading the classifier.
 
 Scores never use this module.
 """
@@ -23,7 +23,7 @@ GEOMETRY = TypeAdapter(Geometry)
 
 @dataclass(frozen=True)
 class AtHand:
-    """A dataset on this machine with images to show on a page.
+    """A dataset on this machine whose images can be shown on a page.
 
     Attributes:
         where: Description of the dataset's location, for a caption.
@@ -34,7 +34,7 @@ class AtHand:
 
     @cached_property
     def places(self) -> dict[str, int]:
-        """Row number of each image id."""
+        """{image id: row number}."""
         return {image_id: index for index, image_id in enumerate(sample_ids(self.rows))}
 
     @cached_property
@@ -42,7 +42,7 @@ class AtHand:
         return self.rows.cast_column("image", DatasetImage(decode=False))
 
     def picture(self, image_id: str, geometry: Mapping[str, Any]) -> Image.Image | None:
-        """Return an image in the prepared frame, or None if it cannot be made."""
+        """Return an image after resizing and cropping, or None if it cannot be read or prepared."""
         if (index := self.places.get(image_id)) is None:
             return None
         try:

@@ -1,9 +1,9 @@
-"""Geometry of the prepared frame: a resize followed by a centred crop, applied to both image and mask.
+"""Geometry of a classifier's preprocessing: a resize and then a centred crop, applied to both image and mask.
 
 The checkpoint's own processor prepares the image, so its resampling is exact. The mask is resized with
 nearest-neighbour interpolation and cropped to the same box. `probe` compares the image and the mask of a drawn
 rectangle, so that a processor with additional steps (padding, flipped channels, an off-centre crop) is rejected instead
-of causing wrong scores. `enlarge` upsamples a small map of features or patches to the size of the frame.
+of causing wrong scores. `enlarge` upsamples a small map of features or patches to the size of the prepared image.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ TINY = 1e-300  # replaces the step of a map of zeros
 
 @dataclass(frozen=True)
 class Geometry:
-    """Geometry of the prepared frame.
+    """How a classifier's preprocessing resizes and crops images.
 
     Attributes:
-        resize: An int is the new length of the shorter side, which keeps the aspect ratio. (height, width) resizes to
-            this size regardless of the aspect ratio. None keeps the size.
+        resize: An int is the new length of the shorter side; the aspect ratio is kept. (height, width) resizes to this
+            size regardless of the aspect ratio. None keeps the size.
         crop: (height, width) of the centred crop, or None. A crop larger than the image pads with black.
         rounding: How half of an odd margin is rounded: "floor" (transformers) or "round" (torchvision, timm).
         resample: Interpolation of the image, recorded for information only.
@@ -51,7 +51,7 @@ class Geometry:
         return self.crop or (self.resize if isinstance(self.resize, tuple) else None)
 
     def resized(self, height: int, width: int) -> tuple[int, int]:
-        """Return (height, width) after resizing and before the crop."""
+        """Return the (height, width) of an image after resizing and before the crop."""
         if self.resize is None:
             return height, width
         if isinstance(self.resize, tuple):
@@ -77,15 +77,15 @@ class Geometry:
         return round(half) if self.rounding == "round" else int(half)
 
     def mask(self, mask: Image.Image) -> np.ndarray:
-        """Return a mask (mode L or 1, as large as the image) in the prepared frame, Bool (H, W)."""
+        """Resize and crop a mask (mode L or 1, as large as the image) like the image, and return it as Bool (H, W)."""
         height, width = self.resized(mask.height, mask.width)
         resized = mask.resize((width, height), Image.Resampling.NEAREST)
         return np.asarray(resized.crop(self.box(height, width)).convert("L")) >= 128
 
     def picture(self, picture: Image.Image) -> np.ndarray:
-        """Return a grey image (mode L) in the prepared frame, Float (H, W).
+        """Resize and crop a grey image (mode L), and return it as Float (H, W).
 
-        The resizing only approximates the processor's resizing.
+        The result only approximates the processor's own resizing.
         """
         height, width = self.resized(picture.height, picture.width)
         resample = Image.Resampling.__members__.get(self.resample.upper(), Image.Resampling.BILINEAR)
@@ -148,12 +148,12 @@ def probe(geometry: Geometry, frame: Frame, name: str) -> None:
 def enlarge(small: Tensor, images: Images) -> Maps:
     """Upsample maps (B, h, w) to the size of the images, bilinearly with `align_corners=False`, shape (B, H, W).
 
-    Cells are first rounded to multiples of q = (max - min) / 2^15 of their map. The reason is that the last bits of a
-    cell depend on the size of its batch. Metrics order pixels by exact values, so these bits would determine the order
-    of cells that are equal in theory. The interpolation then uses integer multiples of q in float64, which is exact for
-    the usual strides, and the result is rounded to multiples of q / 2^8. Pixels that are equal in theory (at the
-    border, between equal cells) are therefore exactly equal, and a cell of 0 stays 0. The error of a map is at most q /
-    2 + q / 2^9, which is 2e-5 of its range.
+    Cells are first rounded to multiples of q = (max - min) / 2^15, where max and min are those of the map. The reason
+    is that the last bits of a cell depend on the batch size. Metrics order pixels by exact values, so these bits would
+    determine the order of cells that are equal in theory. The interpolation then uses integer multiples of q in
+    float64, which is exact for the usual strides, and the result is rounded to multiples of q / 2^8. Pixels that are
+    equal in theory (at the border, between equal cells) are therefore exactly equal, and a cell of 0 stays 0. The error
+    of a map is at most q / 2 + q / 2^9, which is 2e-5 of its range.
     """
     height, width = images.shape[2:]
     if small.shape[1:] == (height, width):  # at the same size, nothing is interpolated or rounded

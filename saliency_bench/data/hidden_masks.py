@@ -1,8 +1,8 @@
-"""Hide the masks of one split of a dataset: separate published data from hidden data, and join them again.
+"""Hide the masks of one split of a dataset: separate the published data from the hidden data, and join both again.
 
 In the published split, only the columns `SHOWN` have values. All other columns are null, because boxes, sources and
-numbers of regions reveal masks. Files, counts and the card are recreated from these rows. The hidden data are the
-annotations of the split (`annotations.split_off`): all columns except the images, with checksums of the images.
+numbers of regions reveal masks. Files, counts and the card are created anew from the published rows. The hidden data
+are the annotations of the split (`annotations.split_off`): all columns except the images, with checksums of the images.
 """
 
 from pathlib import Path
@@ -59,9 +59,9 @@ def hide_masks(folder: Path, build_report: dict[str, Any], split: str, out: Path
 
 
 def keep_masks(folder: Path, build_report: dict[str, Any], split: str, out: Path) -> dict[str, Any]:
-    """Write the data that `hide_masks` leaves out to the folder `out`, and return its build report.
+    """Write the data that `hide_masks` leaves out to the folder `out`, and return the build report of `out`.
 
-    The arguments and errors are documented in `hide_masks`.
+    Arguments and errors are the same as for `hide_masks`.
     """
     part = _split_with_masks(folder, build_report, split)
     return split_off(folder, build_report | {"splits": {split: part}}, out)
@@ -77,7 +77,7 @@ def _split_with_masks(folder: Path, build_report: dict[str, Any], split: str) ->
 
 
 def join_masks(rows: Dataset, kept: Path, split: str, repo: str | None = None) -> Dataset:
-    """Return the published rows with all hidden columns.
+    """Add the hidden columns to published rows.
 
     Args:
         rows: Published rows of the split.

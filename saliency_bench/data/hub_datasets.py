@@ -1,4 +1,4 @@
-"""Load datasets from the Hub. A commit is downloaded once, and loaded from the cache if the Hub is unreachable."""
+"""Load datasets from the Hub. A commit is downloaded once. If the Hub is unreachable, it is loaded from the cache."""
 
 import re
 from collections.abc import Iterable
@@ -86,7 +86,7 @@ class Commit:
 
 
 def commit_of(repo: str, revision: str | None = None) -> Commit:
-    """Return the commit of a revision (None for "main"), from one short request or, if offline, from the cache.
+    """Resolve a revision (None for "main") to a commit, with one short request or, if offline, from the cache.
 
     Raises:
         UserError: The dataset or revision does not exist, or it is not cached and the Hub cannot be reached.
@@ -147,7 +147,7 @@ def load_from_hub(commit: Commit, split: str, config: str | None = None) -> Data
 def published_report(
     repo: str, revision: str | None = None, api: HfApi | None = None, *, cached: bool = False
 ) -> dict[str, Any]:
-    """Return the `build_report.json` of a repository, or {} if there is none or if it is neither cached nor reachable.
+    """Return the `build_report.json` of a repository, or {} if it does not exist or is neither cached nor reachable.
 
     Args:
         repo: Id of the repository.
@@ -172,7 +172,7 @@ def published_report(
 def loading_error(error: Exception, otherwise: str, config: str | None = None) -> UserError:
     """Convert an error raised by `datasets` to a readable UserError.
 
-    `otherwise` is the message for errors of unknown type.
+    `otherwise` is the message if the type of the error is unknown.
     """
     if isinstance(error, UserError):
         return error
@@ -196,7 +196,7 @@ def loading_error(error: Exception, otherwise: str, config: str | None = None) -
 
 
 def _downloaded(commit: Commit, config: str | None) -> DatasetBuilder:
-    """Download a dataset like `datasets.load_dataset`, but check its files before reading any."""
+    """Download a dataset like `datasets.load_dataset`, but check all files before reading any of them."""
     check_names(commit.files, commit.repo)
     for card in set(CARDS) & set(commit.files):
         with no_bars():

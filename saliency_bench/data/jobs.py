@@ -1,8 +1,8 @@
 """Run the jobs of a build on several threads, and store their samples in batches in a fixed order.
 
 A builder yields one `Job` per image. Images are decoded and encoded without Python's global lock, so threads use all
-cores. Jobs in pure Python (headers of DICOM files, XML) run in processes. A batch is one Parquet file, written
-atomically, so a killed build can continue after its last complete batch.
+cores. Jobs in pure Python (headers of DICOM files, XML) run in processes. Each batch is written atomically as one
+Parquet file, so a killed build can resume after its last complete batch.
 """
 
 import json
@@ -33,12 +33,12 @@ NOTES = b"saliency-bench"
 
 @dataclass
 class BuildLog:
-    """The information that a builder provides in addition to its samples.
+    """Information that a builder provides in addition to samples.
 
     Attributes:
         expected: Number of jobs, for the progress bar.
         classes: {column: class names}, for classes that are read from the source.
-        left_out: Images and masks that are missing from the dataset, each with the reason.
+        left_out: Images and masks that were left out of the dataset, each with the reason.
         remarks: Notes on unusual samples that were kept.
         files: {name: content} of files that are published with the rows.
     """
@@ -109,7 +109,7 @@ def _file_state(file: Path) -> list[int]:
 
 
 def samples_of(items: Iterable[dict | Job], log: BuildLog) -> Iterator[dict]:
-    """Yield the samples of all jobs, which run one after the other in this thread."""
+    """Run all jobs one after the other in this thread, and yield their samples."""
     for item in items:
         yield from item.samples(log) if isinstance(item, Job) else [item]
 
@@ -127,7 +127,7 @@ class JobBatches:
         schema: Schema of the rows.
         workers: Number of threads or processes.
         on_done: Function that is called with the number of jobs that have just finished.
-        in_processes: Whether to use processes, which must be able to import `to_row`.
+        in_processes: Whether to use processes instead of threads. Processes must be able to import `to_row`.
         size: Number of jobs per batch.
     """
 
@@ -145,7 +145,7 @@ class JobBatches:
         self.stop, self.in_processes, self.size = Event(), in_processes, size
 
     def tables(self, items: Iterable[dict | Job]) -> Iterator[tuple[pa.Table, BuildLog]]:
-        """Yield the rows and the log of each batch, in order, with only a few batches in memory at a time.
+        """Yield the rows and the log of each batch in order. Only a few batches are in memory at a time.
 
         Raises:
             UserError: A process was terminated from outside.
@@ -215,7 +215,7 @@ def run_batch(
     schema: pa.Schema,
     on_done: Callable[[int], object] = lambda count: None,
 ) -> Path:
-    """Run the jobs of a batch unless its complete file already exists, and return this file."""
+    """Return the file of a batch. If the complete file does not exist yet, run the batch's jobs and write it."""
     keys = (job.key() if isinstance(job, Job) else job["image_id"] for job in jobs)
     batch_key = seed_of(schema.metadata, *keys)  # the schema's metadata contains the class names
     path = folder / f"{number:06d}-{batch_key:016x}.parquet"

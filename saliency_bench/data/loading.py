@@ -1,4 +1,4 @@
-"""Load one split of a dataset: from the package itself, from a folder, from the Hub, or rebuilt from a source."""
+"""Load one split of a dataset from the package itself, from a folder, from the Hub, or from the user's raw data."""
 
 import atexit
 import logging
@@ -76,12 +76,14 @@ def load_dataset(
     Args:
         name: A folder (written by `saliency-bench build` or `save_to_disk`, or with Parquet files or images), a Parquet
             file, a name such as "pet-xai" (short for "saliency-bench/pet-xai"), any "owner/name" on the Hub, a
-            `datasets.DatasetDict`, or a `datasets.Dataset`. A file and a `datasets.Dataset` are already one split.
+            `datasets.DatasetDict`, or a `datasets.Dataset`. A Parquet file or a `datasets.Dataset` is treated as a
+            single split.
         split: Name of a split, or a slice of a split such as "test[:10%]".
         source: For a dataset that is published without its images, the folder with your copy of the raw data. The
             dataset is built once from this folder into the cache folder, and every image is compared with the published
             checksum.
-        revision: Branch, tag or commit of a repository on the Hub (default "main"), also written "owner/name@revision".
+        revision: Branch, tag or commit of a Hub repository (default "main"). It can also be given in the name, as
+            "owner/name@revision".
         **builder_options: Options of a dataset that the package generates itself.
 
     Raises:
@@ -91,7 +93,7 @@ def load_dataset(
 
 
 def sample_ids(rows: Dataset) -> list[str]:
-    """Return the ids of the images, or their positions if the dataset has no ids."""
+    """Return the ids of the images, or the row numbers if the dataset has no ids."""
     return list(map(str, rows["image_id"] if "image_id" in rows.column_names else range(len(rows))))
 
 
@@ -123,7 +125,7 @@ def is_text(kind: object) -> bool:
 
 @dataclass(frozen=True)
 class FoundDataset:
-    """A dataset that was found but not read yet: in memory, in a folder or file, or in a commit on the Hub.
+    """A dataset that has been located but not read. It is in memory, in a folder or file, or in a commit on the Hub.
 
     Attributes:
         text: Name that the user passed, for messages.
@@ -156,7 +158,7 @@ class FoundDataset:
 
     @property
     def hidden_masks(self) -> str | None:
-        """Split whose masks are hidden, from the build report, or None."""
+        """Name of the split whose masks are hidden, from the build report, or None."""
         return self._report().get(HIDDEN)
 
     def load(self, split: str) -> Dataset:
@@ -196,7 +198,7 @@ class FoundDataset:
         """Load several splits for training and model selection.
 
         Raises:
-            UserError: The dataset is a single split, which would be loaded for each name, or `load` raises an error.
+            UserError: The dataset is a single split, so each name would load the same rows, or `load` raises an error.
         """
         folder = self.folder
         is_one = folder is not None and (folder.is_file() or (folder / SAVED).is_file())
@@ -224,7 +226,7 @@ class FoundDataset:
         return published_report(self.commit.repo, self.commit.sha, cached=not self.commit.reached)
 
     def _join(self, source: Path, split: str) -> Dataset:
-        """Return the annotations in a folder or repository, joined with the images in the user's copy of the source."""
+        """Join the annotations in a folder or repository with the images in the user's copy of the source."""
         if self.commit is None:
             assert self.folder is not None
             notes = _load_folder(self.folder, split, ANNOTATIONS)
@@ -246,9 +248,9 @@ def find(
     revision: str | None = None,
     **builder_options: Any,
 ) -> FoundDataset:
-    """Find the dataset that `load_dataset` would load, with one request to the Hub for the commit.
+    """Locate the dataset that `load_dataset` would load. At most one request is sent to the Hub, for the commit.
 
-    Nothing else is downloaded. The arguments and errors are documented in `load_dataset`.
+    Nothing else is downloaded. Arguments and errors are the same as for `load_dataset`.
     """
     if not isinstance(name, str | Path):
         settings = builder_options | {"source": source, "revision": revision}
@@ -291,7 +293,7 @@ def find(
 def _name_of(folder: Path) -> str:
     """Return the name of the dataset that was built in a folder.
 
-    For a folder without a build report, or with files that were changed since the build, return "folder:" and its name.
+    If the folder has no build report, or if files have changed since the build, return "folder:" and the folder's name.
     """
     place = folder.resolve()
     build_report = read_report(folder)
@@ -318,7 +320,7 @@ def _in_memory(rows: object) -> FoundDataset:
 
 
 def _of_dict(splits: DatasetDict, split: str, name: str) -> Dataset:
-    """Return one split of a DatasetDict. If labels are text, the classes are the labels of all splits.
+    """Return one split of a DatasetDict. If labels are text, the classes are the distinct labels in all splits.
 
     Raises:
         UnknownSplitError: There is no such split.
@@ -406,10 +408,10 @@ def _load_folder(folder: Path, split: str, config: str | None = None) -> Dataset
 
 
 def _of_split(rows: Dataset, split: str, name: str) -> Dataset:
-    """Return the rows after checking that they do not belong to a different split.
+    """Check that rows do not belong to a different split, and return them.
 
     Raises:
-        UserError: The rows state that they belong to a different split. The message names it.
+        UserError: The rows state that they belong to a different split. The message names this split.
     """
     stated = str(rows.split).partition("[")[0] if rows.split is not None else split  # leaves out the slice
     if stated.isidentifier() and stated != split.partition("[")[0]:
@@ -419,9 +421,9 @@ def _of_split(rows: Dataset, split: str, name: str) -> Dataset:
 
 
 def _built(place: Path, name: str, split: str, config: str | None) -> Dataset:
-    """Load a split like `datasets.load_dataset`, but check the files before reading any.
+    """Load a split like `datasets.load_dataset`, but check all files before reading any of them.
 
-    `datasets` caches rows under a key made from the names and dates of the files. Here, the key is a hash of their
+    `datasets` caches rows under a key made from the names and dates of the files. Here, the key is a hash of the files'
     content. Images next to a table are not cached but opened on access.
     """
     cache = _cache()
@@ -437,7 +439,7 @@ def _built(place: Path, name: str, split: str, config: str | None) -> Dataset:
 
 
 def _of_file(place: Path, split: str) -> Dataset:
-    """Load a Parquet file as the requested split. Its cache key is a hash of the file's content."""
+    """Load a Parquet file as the requested split. The key in the cache is a hash of the file's content."""
     whole = split.partition("[")[0]
     check_tables([place], str(place))
     cache = _cache()
@@ -471,7 +473,7 @@ def _temporary_cache() -> Path:
 
 
 def _saved(place: Path, split: str) -> Dataset | None:
-    """Return one split of a folder that `save_to_disk` wrote, or None for any other folder."""
+    """Load one split from a folder that `save_to_disk` wrote. Return None for any other folder."""
     if (place / SAVED).is_file():
         check_tables(place.glob("*.arrow"), str(place))
         return _of_split(datasets.load_from_disk(str(place)), split, str(place))
@@ -484,7 +486,7 @@ def _saved(place: Path, split: str) -> Dataset | None:
 
 
 def _check_fingerprint(rows: Dataset, build_report: dict[str, Any], name: str, split: str) -> None:
-    """Compare the fingerprint of the rows with the build report, if any. The same content is checked only once.
+    """Compare the fingerprint of rows with the build report, if there is one. Equal content is checked only once.
 
     Raises:
         UserError: The rows differ from the report.
@@ -505,7 +507,7 @@ def _check_fingerprint(rows: Dataset, build_report: dict[str, Any], name: str, s
 
 
 def _with_images(dataset: Dataset, name: str) -> Dataset:
-    """Return rows with a column of images, or raise UserError if this is impossible."""
+    """Cast the columns `image` and `mask` to images, or raise UserError if there are no images."""
     if not isinstance(dataset, Dataset):
         raise UserError(f"{name}: several splits were requested; choose one, such as split='test'")
     if "image" not in dataset.features and "image_sha256" in dataset.features:
@@ -519,7 +521,7 @@ def _with_images(dataset: Dataset, name: str) -> Dataset:
 
 
 def _unformatted(dataset: Dataset) -> Dataset:
-    """Return the rows without the output format (torch, numpy, selected columns) that may have been set for them."""
+    """Remove the output format (torch, numpy, selected columns) that may have been set for the rows."""
     if dataset.format["type"] == "custom":
         _complain_once("the transform of the dataset is not applied; images are read as stored")
     is_plain = dataset.format["type"] is None and dataset.format["columns"] == dataset.column_names
@@ -527,7 +529,7 @@ def _unformatted(dataset: Dataset) -> Dataset:
 
 
 def with_pictures(dataset: Dataset, columns: Iterable[str]) -> Dataset:
-    """Return rows in which these columns are cast to images. They contain encoded files, or masks stored as numbers."""
+    """Cast columns to images. The columns contain encoded files, or masks stored as numbers."""
     for column in columns:
         kind = dataset.features.get(column)
         if column == "mask" and (number := _number_of_grid(kind)) is not None:
@@ -538,7 +540,7 @@ def with_pictures(dataset: Dataset, columns: Iterable[str]) -> Dataset:
 
 
 def _with_drawn(dataset: Dataset, column: str, number: Value) -> Dataset:
-    """Return rows in which the images of a column of numbers (H, W) are encoded as image files.
+    """Encode the images in a column of numbers (H, W) as image files.
 
     Raises:
         UserError: An image has rows of different length, a pixel without a number, or numbers that are too large.

@@ -1,4 +1,4 @@
-"""Find near-identical images in different splits, because they would test a classifier on its training data.
+"""Find nearly identical images in different splits. They would test a classifier on its training data.
 
 The difference hash (Krawetz, 2013) averages the grey image to 9 x 8 values. Bit (row, column) is set if a value is
 greater than its right neighbour. Two images are near-duplicates if at most `NEAR` of their 64 bits differ. At least one
@@ -48,7 +48,7 @@ def across(hashes: np.ndarray, splits: np.ndarray) -> list[tuple[int, int, int]]
 
 
 def _nearest(hashes: np.ndarray, splits: np.ndarray, first: np.ndarray) -> list[tuple[int, int]]:
-    """Return, for each distinct (split, hash), the smallest (distance, index) of an image in an earlier split."""
+    """For each distinct (split, hash), return the (distance, index) of the nearest image in an earlier split."""
     best = [(65, -1)] * len(hashes)
     for band in range(BANDS):
         keys = (hashes >> np.uint64(band * WIDTH)) & np.uint64(2**WIDTH - 1)
@@ -62,7 +62,7 @@ def _nearest(hashes: np.ndarray, splits: np.ndarray, first: np.ndarray) -> list[
 def _update_nearest(
     members: np.ndarray, hashes: np.ndarray, splits: np.ndarray, first: np.ndarray, best: list[tuple[int, int]]
 ) -> None:
-    """Compare the images of one bucket, and update `best` with smaller distances."""
+    """Compare the images in one bucket, and update `best` where a distance is smaller."""
     members = members[np.argsort(first[members])]
     later = members[splits[members] > splits[members].min()]
     for block in np.array_split(later, -(-len(later) * len(members) // AT_ONCE)):

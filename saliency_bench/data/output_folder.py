@@ -1,4 +1,4 @@
-"""Manage the output folder of a build: lock it, write to a folder next to it, and rename that folder when complete."""
+"""Manage the output folder of a build: lock it, write to a temporary folder next to it, and rename that at the end."""
 
 import shutil
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ PUBLISHED = "published.json"  # {repository: split with hidden masks, or null}, 
 
 
 def source_folder(source: str | Path, out: Path) -> Path:
-    """Return the path of a source folder after checking it.
+    """Check a source folder, and return its path.
 
     Raises:
         UserError: The folder does not exist, or is inside `out`.
@@ -43,9 +43,9 @@ def check_replaceable(out: Path, overwrite: bool) -> None:
 
 @contextmanager
 def build_lock(out: Path) -> Iterator[None]:
-    """Hold a lock so that only one build of a folder runs at a time.
+    """Lock an output folder, so that only one build writes to it at a time.
 
-    A second build waits. The lock is released when the process that holds it ends.
+    A second build waits for the lock. The lock is also released if the process that holds it is killed.
     """
     with ExitStack() as stack:
         with suppress(OSError):  # if the lock cannot be written or belongs to another user, build without it
@@ -86,13 +86,13 @@ def build_workspace(out: Path, made_by: str) -> Iterator[Path]:
 
 
 def clean_up(out: Path) -> None:
-    """Remove the temporary folders of a build that was killed after it had completed `out`."""
+    """Remove temporary folders that remain if a build is killed after it has completed `out`."""
     shutil.rmtree(_replaced(out), ignore_errors=True)
     shutil.rmtree(_workspace(out), ignore_errors=True)
 
 
 def move_into_place(folder: Path, out: Path) -> None:
-    """Rename `folder` to `out`, keeping the list of repositories that `out` was published to.
+    """Rename `folder` to `out`. The list of repositories that `out` was published to is kept.
 
     Two folders cannot be swapped in one step. If the second step fails, the old folder is restored.
     """

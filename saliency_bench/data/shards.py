@@ -11,7 +11,7 @@ ROW_GROUP = 100  # rows in memory at a time; the Hub's viewer also loads this nu
 
 
 class Shards:
-    """Writer of one split to `data/SPLIT-00000-of-0000N.parquet`, with about `SHARD_BYTES` per shard."""
+    """Writes one split to `data/SPLIT-00000-of-0000N.parquet`, with about `SHARD_BYTES` per shard."""
 
     def __init__(self, folder: Path, split: str, features: Features):
         self.folder, self.split, self.features = folder, split, features
@@ -38,7 +38,7 @@ class Shards:
         ]
 
     def abandon(self) -> None:
-        """Close the file that is being written, leaving the split incomplete."""
+        """Close the current file. The split stays incomplete."""
         if self.writer:
             self.writer.close()
             self.writer = None

@@ -124,7 +124,7 @@ def check_files(builder: DatasetBuilder, name: str, root: str) -> None:
 
 
 def check_cards(folder: Path, name: str) -> None:
-    """Raise UserError unless all YAML that `datasets` reads in a folder can be parsed safely."""
+    """Raise UserError if YAML that `datasets` reads in a folder cannot be parsed safely."""
     for path in (folder / card for card in CARDS):
         if not path.is_file():
             continue
@@ -175,7 +175,7 @@ def _paths_without_bytes(array: pa.Array) -> Iterator[str]:
 
 
 def check_samples(rows: Dataset) -> None:
-    """Check the ids and labels of a split, and that its images exist. No image is opened.
+    """Check a split's ids and labels, and check that its images exist. No image is opened.
 
     Raises:
         UserError: A sample is invalid. The message names the first invalid sample and the fix.
@@ -212,7 +212,7 @@ def _is_array(kind: object) -> bool:
 
 
 def _checked_ids(rows: Dataset) -> list[str]:
-    """Check and return the ids of the images, which identify records, random draws and images."""
+    """Return the ids of the images. They must be valid and unique, because they identify records and random draws."""
     if "image_id" not in rows.features:
         return [str(position) for position in range(len(rows))]
     kind = getattr(rows.features["image_id"], "pa_type", None)
@@ -304,7 +304,7 @@ def _inside(path: str, root: Path) -> bool:
 
 
 def complete(build_report: dict[str, Any], where: str) -> dict[str, Any]:
-    """Return a build report after checking that no field is missing. `where` is its name in messages.
+    """Check that no field of a build report is missing, and return the report. `where` names it in messages.
 
     Raises:
         UserError: A field is missing. The message names it.

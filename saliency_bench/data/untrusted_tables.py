@@ -40,7 +40,7 @@ def check_tables(files: Iterable[Path], name: str) -> None:
 
 
 def prepare_in_child(folder: Path, config: str | None, files: Iterable[Path], cache: Path, copy: Path) -> None:
-    """Write the cached copy of a folder in a child process, unless it exists or all tables are Parquet files.
+    """Write the cached copy of a folder in a child process. Skip this if it exists or all tables are Parquet files.
 
     Raises:
         UserError: The child process crashed or exceeded a limit. Other errors are ignored, because they occur again
@@ -59,7 +59,7 @@ def prepare_in_child(folder: Path, config: str | None, files: Iterable[Path], ca
 
 
 def check_downloads(builder: DatasetBuilder, folder: Path, config: str | None, name: str) -> None:
-    """Let a builder check tables after it has downloaded all files to `folder` and before it reads them."""
+    """Make a builder check tables after it has downloaded all files to `folder` and before it reads them."""
     split = builder._split_generators
 
     def checked(manager: DownloadManager, *args: Any, **options: Any) -> Any:
@@ -80,7 +80,7 @@ def _in_child(function: Callable[..., bytes], files: Iterable[Path], *args: Any)
 
 
 def prepare(folder: str, config: str | None, cache: str, copy: str) -> bytes:
-    """Write the cached copy of a folder, in the child process."""
+    """Write the cached copy of a folder. This function runs in the child process."""
     datasets.load_dataset_builder(folder, config, cache_dir=cache).download_and_prepare(copy)
     return b""
 

@@ -21,7 +21,7 @@ Hooks = dict[int, Callable[..., Any]]
 
 @dataclass
 class _Waiting:
-    """The hooks removed from a dict, and the number of open contexts in which the dict must remain empty."""
+    """The hooks that were removed from a dict, and the number of open contexts that need the dict to be empty."""
 
     place: Hooks
     hooks: Hooks = field(default_factory=dict)
@@ -33,7 +33,7 @@ _waiting: dict[int, _Waiting] = {}  # {id of the dict of hooks: removed hooks}
 
 @contextmanager
 def without_backward_hooks(modules: Sequence[nn.Module]) -> Iterator[None]:
-    """Remove backward hooks, and restore them when the last context around these modules ends.
+    """Remove the backward hooks of modules, and restore them when the last context for these modules ends.
 
     Hooks added inside the context, for example by an explainer, are called. Only one thread at a time may enter the
     context.
@@ -93,7 +93,7 @@ def refuse_changed_gradients(network: nn.Module, name: str, images: Tensor) -> N
 
 
 def _places(module: nn.Module) -> list[Hooks]:
-    """Return a module's two dicts of hooks: those called before its backward pass, and those called after it."""
+    """Return a module's two dicts of hooks: those called before its backward pass, and those called after the pass."""
     return [module._backward_pre_hooks, module._backward_hooks]
 
 
@@ -113,7 +113,7 @@ def _hooks_of(module: nn.Module) -> list[list[Callable[..., Any]]]:
 
 
 def _noise(values: Any) -> tuple[Tensor | None, ...]:
-    """Return noise in the shapes of a module's inputs or outputs, with None for values that are not tensors."""
+    """Return noise tensors with the shapes of a module's inputs or outputs. Values that are not tensors become None."""
     generator = torch.Generator().manual_seed(0)
     return tuple(
         torch.randn(value.shape, generator=generator).to(value) if isinstance(value, Tensor) else None

@@ -37,7 +37,7 @@ DONE, REFUSED, SPENT = b"d", b"r", b"s"  # status of a response; after SPENT, th
 
 
 class ReaderDiedError(UserError):
-    """Error for a child process that ended, exceeded its time limit, or returned too many bytes."""
+    """The child process ended, exceeded its time limit, or returned too many bytes."""
 
 
 class _Child:
@@ -91,7 +91,6 @@ class _Child:
         return bytes(received)
 
     def end(self) -> None:
-        """Kill the process."""
         self.process.kill()
         self.process.wait()
         for pipe in (self.process.stdin, self.process.stdout):
@@ -149,7 +148,7 @@ def bounded(
 
 
 def serve(parent: int) -> None:
-    """Execute calls, one per line of JSON on standard input, until the input or the process `parent` ends."""
+    """Execute calls until standard input or the process `parent` ends. Each line of the input is a call as JSON."""
     # During a call, the end of the input goes unnoticed, so the parent process is watched. (prctl's PDEATHSIG would
     # react to the end of the thread that started this process, but other threads use this process too.)
     exit_with_parent(parent)
@@ -176,7 +175,7 @@ def serve(parent: int) -> None:
 
 
 def _answer(function: Callable[..., bytes], request: dict[str, Any]) -> tuple[bytes, bytes]:
-    """Return (status, content) of the response to a call."""
+    """Execute a call, and return (status, content) of the response."""
     try:
         return DONE, function(*request["args"])
     except UserError as error:

@@ -1,4 +1,4 @@
-"""Write CSV text without formulas, for files that users may open in a spreadsheet.
+"""Write CSV text that contains no formulas, because users may open the file in a spreadsheet.
 
 A spreadsheet evaluates a cell that begins with =, +, - or @. Some spreadsheets also split lines at semicolons or tabs,
 so the text after a semicolon or tab also begins a cell. An apostrophe before the sign makes the cell plain text.
@@ -33,7 +33,6 @@ class _CsvLines:
         self.texts: list[str] = []
 
     def write(self, line: str) -> None:
-        """Store a line."""
         self.texts.append(f"{line[:-2]}\n")
 
 
@@ -62,7 +61,7 @@ def unescaped(text: str) -> str:
 
 
 def csv_rows(text: str) -> list[dict[str, str]]:
-    """Return the rows of CSV with a header as {column: text}, without the apostrophes that `escaped` adds.
+    """Parse CSV with a header, and return each row as {column: text}. Apostrophes that `escaped` added are removed.
 
     Line breaks inside a cell are dropped, because no id or name may contain a line break.
     """

@@ -1,4 +1,4 @@
-"""Select the device to compute on, measure its memory, and set its arithmetic."""
+"""Select the device to compute on, measure its memory, and set the precision of its computations."""
 
 import sys
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from saliency_bench.errors import UserError
 
 
 def device_of(text: str | torch.device | None) -> torch.device:
-    """Return the device with the name "cpu", "cuda" or "cuda:1". For None, return "cuda" if available, else "cpu".
+    """Return the device with this name, such as "cpu" or "cuda:1". None selects "cuda" if available, else "cpu".
 
     Raises:
         UserError: The device is unknown or unavailable.

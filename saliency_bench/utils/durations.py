@@ -8,7 +8,7 @@ UNITS = {"s": 1, "m": 60, "h": 3600}
 
 
 def seconds_of(within: str | float | None) -> float | None:
-    """Return a duration in seconds, such as 1800 for "30m", or None for None and "none".
+    """Convert a duration to seconds ("30m" becomes 1800). None and "none" become None.
 
     A number without a unit is in seconds.
 

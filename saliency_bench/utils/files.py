@@ -86,7 +86,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, content: object) -> None:
-    """Write indented JSON with a fixed layout, so that equal content produces identical files. NaN becomes null."""
+    """Write indented JSON in a fixed layout. Equal content produces identical files. NaN becomes null."""
     write_text(path, json.dumps(_without_nan(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
@@ -121,7 +121,7 @@ def check_regular(path: Path) -> None:
 
 
 def check_readable(path: Path, most: int) -> None:
-    """Raise the same errors as `read_bytes`, without reading the file."""
+    """Raise the same errors as `read_bytes`, but do not read the file."""
     check_regular(path)
     if (size := path.stat().st_size) > most:
         raise ValueError(f"it has {size:,} bytes, but the limit is {most:,}")

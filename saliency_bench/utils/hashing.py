@@ -21,7 +21,7 @@ def hash_of(*parts: object) -> str:
 
 
 def canonical(content: object) -> str:
-    """Return JSON with sorted keys, so that equal content gives the same text."""
+    """Return JSON with sorted keys. Equal content becomes the same string."""
     return json.dumps(content, sort_keys=True, default=str)
 
 

@@ -45,7 +45,7 @@ def _finish(store: "Store", rank: int) -> None:
 
 
 def _watch(store: "Store", rank: int, count: int) -> None:
-    """Send heartbeats, and end this process if another process stops sending heartbeats."""
+    """Send heartbeats, and end this process if a different process stops sending them."""
     known: dict[int, bytes] = {}
     seen, last = dict.fromkeys(set(range(count)) - {rank}, monotonic()), monotonic()
     for number in range(2**62):

@@ -1,4 +1,4 @@
-"""Handle signals: end a command on Ctrl-C, SIGTERM and SIGHUP, and pass on errors raised by the caller's handlers."""
+"""Handle signals: end a command on Ctrl-C, SIGTERM or SIGHUP, and let errors from the caller's handlers through."""
 
 import os
 import signal
@@ -75,7 +75,7 @@ class _HandlerError(KeyboardInterrupt):
 
 @contextmanager
 def handlers_end_work() -> Iterator[None]:
-    """End the work inside the context when a signal handler of the caller raises an error, and raise this error.
+    """If a signal handler of the caller raises an error, end the work inside the context and raise this error.
 
     Launchers (torchrun) and timeouts install handlers that raise an Exception or SystemExit. Without this context, code
     that catches errors raised by explainers and networks would also catch these errors, leave out a sample and
@@ -98,7 +98,7 @@ def handlers_end_work() -> Iterator[None]:
 
 
 def _may_raise(handler: object) -> bool:
-    """Return whether a signal handler is a function of the caller that `handlers_end_work` has not yet wrapped."""
+    """Return whether a signal handler is the caller's function and is not yet wrapped by `handlers_end_work`."""
     return callable(handler) and handler is not signal.default_int_handler and not hasattr(handler, "carries_errors")
 
 
@@ -114,7 +114,7 @@ def _carrying(handler: Handler) -> Handler:
 
 
 def exit_with_parent(parent: int) -> None:
-    """End this process when the parent process with the id `parent` ends, even if the parent was killed."""
+    """Make this process end when its parent process (id `parent`) ends, even if the parent is killed."""
 
     def watch() -> None:
         while os.getppid() == parent:

@@ -21,7 +21,7 @@ Choice = float | tuple[str, float] | tuple[int, int, int] | str
 
 
 def words_of(given: Any) -> tuple[str, ...]:
-    """Convert mask values (None, a string, a number, or a list of strings and numbers) to words for `choices`.
+    """Convert mask values (None, a string, a number, or a list of these) to the words that `choices` parses.
 
     Raises:
         UserError: A word is not valid.
@@ -78,7 +78,7 @@ def _colour(word: str) -> tuple[int, int, int]:
 
 
 def spelled(foreground: str) -> str:
-    """Return the canonical spelling of a string for `choices`: sorted words, with colours as numbers."""
+    """Return the canonical form of a string that `choices` parses. Words are sorted, and colours become numbers."""
     return " ".join(sorted({_spelled(choice) for choice in choices(foreground)}))
 
 
@@ -93,8 +93,8 @@ def _spelled(choice: Choice) -> str:
 def unclear(values: np.ndarray, background: int = 0) -> str:
     """Return why the values of a mask do not separate the object from the background, or "" if they do.
 
-    The values are clear if the mask contains the background and one other value, only the background, or only a value
-    of `FULL`.
+    The values are clear if the mask contains only the background and one other value, only the background, or only one
+    of the values in `FULL`.
 
     Args:
         values: Values of a mask, with any shape and dtype.
@@ -115,6 +115,6 @@ def unclear(values: np.ndarray, background: int = 0) -> str:
 
 
 def in_words(distinct: np.ndarray) -> str:
-    """Format sorted, distinct values as text: all values if there are few, else their range."""
+    """Format sorted, distinct values for a message: all values if there are few, else the range."""
     few = len(distinct) <= SHOWN
     return ", ".join(f"{value:g}" for value in distinct) if few else f"{distinct[0]:g} to {distinct[-1]:g}"

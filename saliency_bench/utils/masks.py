@@ -1,4 +1,4 @@
-"""Read masks with the same rules in builds, runs, studies and publishing, without guessing which pixels are the object.
+"""Read masks. Builds, runs, studies and publishing use the same rules, and never guess which pixels are the object.
 
 Either a mask has two values, with 0 or black as the background, or the user chooses the object (`mask_values.choices`).
 The values that count are the indices of a palette image, the alpha of an image in a single colour, and the numbers of a
@@ -24,16 +24,16 @@ CHOOSE = "choose the object with --foreground"
 
 
 class UnclearMaskError(UnreadableError):
-    """Error for a readable mask that does not define the object. The text contains the reason and the fix."""
+    """A mask is readable but does not define the object. The message contains the reason and the fix."""
 
 
 def read_mask(given: Any, size: tuple[int, int], orientation: int = 1, foreground: str = "") -> np.ndarray:
-    """Return the object in the mask of an image, turned upright with the image, bool (H, W).
+    """Return the object's pixels in a mask, bool (H, W). The mask is rotated like its image, according to EXIF.
 
     Args:
         given: Any type that `opened` accepts, or numbers (H, W) as an array, a tensor or lists.
-        size: (height, width) of the upright image.
-        orientation: EXIF orientation of the image before it was turned upright, 1 to 8.
+        size: (height, width) of the image after its EXIF orientation is applied.
+        orientation: EXIF orientation of the image file, 1 to 8.
         foreground: Words for `mask_values.choices`, or "" if the mask itself defines the object.
 
     Raises:
@@ -71,7 +71,7 @@ def _opened(given: Any) -> Image.Image:
 
 
 def _turn(stored: Image.Image, size: tuple[int, int], orientation: int) -> int:
-    """Return the EXIF orientation that turns a mask to fit its upright image.
+    """Return the EXIF orientation that makes a mask fit its upright image.
 
     The first rule that applies determines the orientation: the mask's own orientation if the turned mask fits; the
     orientation of the image if the mask has the size of the image file as stored (even if the upright image has the
@@ -98,7 +98,7 @@ def _turn(stored: Image.Image, size: tuple[int, int], orientation: int) -> int:
 
 
 def object_in(stored: Image.Image, foreground: str = "") -> np.ndarray:
-    """Return the pixels that belong to the object, bool (H, W), from a mask as stored.
+    """Return which pixels of a mask file belong to the object, bool (H, W). The mask is not rotated.
 
     Raises:
         UnclearMaskError: The mask does not define the object.
@@ -135,7 +135,7 @@ def _is_blurred(stored: Image.Image, codes: np.ndarray) -> bool:
 
 
 def _nearly_grey(image: Image.Image) -> np.ndarray | None:
-    """Return the grey values (H, W) of a grey image that a lossy format tinted slightly, or None if it has colours."""
+    """Return the grey values (H, W) of an image, or None if it has colours. A lossy format may tint grey slightly."""
     channels, greys = np.asarray(image.convert("RGB")), np.asarray(image.convert("RGB").convert("L"))
     is_tinted = (channels.max(-1) - channels.min(-1) <= TINT).all()
     return greys if is_tinted and np.ptp(greys) > 10 * TINT else None  # a few dark colours may be class numbers
@@ -154,7 +154,7 @@ def _alpha(image: Image.Image) -> np.ndarray | None:
 
 
 def _coded(image: Image.Image, alpha: np.ndarray | None) -> tuple[np.ndarray, int, bool]:
-    """Return the code of each pixel, the code of the background, and whether codes are colours (65536 R + 256 G + B).
+    """Return (code of each pixel, code of the background, whether codes are colours 65536 R + 256 G + B).
 
     The background is 0 or black. In a palette, the background is the index with the colour black, because programs that
     write small files reorder colours. In a palette without black, the background is index 0 if there are other indices.
@@ -179,7 +179,7 @@ def _coded(image: Image.Image, alpha: np.ndarray | None) -> tuple[np.ndarray, in
 def _chosen(
     choice: Choice, image: Image.Image, alpha: np.ndarray | None, codes: np.ndarray, background: int, is_colour: bool
 ) -> np.ndarray:
-    """Return the pixels that one of the user's choices selects, bool (H, W)."""
+    """Return which pixels one of the user's choices selects, bool (H, W)."""
     if choice == NONZERO:
         if np.isnan(codes).any():  # NaN may mean "background" or "unknown"
             raise UnclearMaskError(_with_fix(NOT_NUMBERS, codes, is_colour, False))
@@ -200,7 +200,7 @@ def _chosen(
 
 
 def _with_fix(reason: str, codes: np.ndarray, is_colour: bool, has_alpha: bool) -> str:
-    """Return a message that explains why a mask does not define the object, with its values and the option to set."""
+    """Explain why a mask does not define the object. The message lists the mask's values and the option to set."""
     distinct = np.unique(codes)
     hint = ", or alpha" if has_alpha else ""
     if is_colour:

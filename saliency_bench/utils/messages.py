@@ -1,4 +1,4 @@
-"""Log one-line warnings with the logger `saliency_bench` of Python's `logging`. Commands print these warnings."""
+"""Log one-line warnings with Python's `logging`, using the logger `saliency_bench`. Commands print these warnings."""
 
 import logging
 import sys
@@ -12,7 +12,7 @@ LOGGER = logging.getLogger("saliency_bench")
 
 
 def complain(text: str) -> None:
-    """Log a one-line warning about a problem that does not stop the run."""
+    """Log a one-line warning about a problem that does not prevent results."""
     LOGGER.warning(one_line(text, LONGEST), stacklevel=2)
 
 
@@ -32,7 +32,7 @@ class ShownLines(logging.Handler):
     """Logging handler that prints log lines as a command does."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print a line on standard error."""
+        """Print a line to standard error."""
         show(record.getMessage())
 
 
@@ -48,7 +48,7 @@ def lines_shown() -> Iterator[None]:
 
 
 def show(text: str) -> None:
-    """Print a line on standard error."""
+    """Print a line to standard error."""
     line = f"saliency-bench: {one_line(text, LONGEST)}"
     if not sys.stderr.isatty():
         print(line, file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Rasterise outlines and read the outlines in COCO's JSON. A pixel is inside an outline if its centre is inside."""
+"""Rasterise outlines, and read outlines from COCO's JSON. A pixel is inside an outline if its centre is inside."""
 
 from collections.abc import Sequence
 from math import cos, radians, sin
@@ -10,7 +10,7 @@ Point = tuple[float, float]
 
 
 def polygon(points: Sequence[Sequence[float]], height: int, width: int) -> np.ndarray:
-    """Return the pixels inside a polygon with corners [x, y], bool (H, W).
+    """Return which pixels are inside a polygon with corners [x, y], bool (H, W).
 
     Regions where the polygon overlaps itself are inside. A centre on a left or upper edge is inside, and a centre on a
     right or lower edge is outside, so adjacent polygons share no pixel.
@@ -38,7 +38,7 @@ def polygon(points: Sequence[Sequence[float]], height: int, width: int) -> np.nd
 
 
 def box(left: float, top: float, across: float, down: float, angle: float = 0, at: Point | None = None) -> list[Point]:
-    """Return the corners of a box rotated clockwise by an angle in degrees around `at` (default: the box's centre)."""
+    """Return the corners of a box rotated clockwise by `angle` degrees around `at` (default: the centre of the box)."""
     x, y = at or (left + across / 2, top + down / 2)
     c, s = cos(radians(angle)), sin(radians(angle))
     corners = ((left, top), (left + across, top), (left + across, top + down), (left, top + down))
@@ -46,7 +46,7 @@ def box(left: float, top: float, across: float, down: float, angle: float = 0, a
 
 
 def ellipse(centre: Point, radii: Point, angle: float, height: int, width: int) -> np.ndarray:
-    """Return the pixels of an ellipse rotated clockwise by an angle in degrees, bool (H, W).
+    """Return which pixels are inside an ellipse that is rotated clockwise by `angle` degrees, bool (H, W).
 
     Raises:
         ValueError: A value is not a number, or a radius is not positive.

@@ -23,7 +23,7 @@ ROUNDING = 1e-6  # negative values below this fraction of a map's largest absolu
 
 
 def eight_bit(image: Tensor) -> np.ndarray:
-    """Return an image (3, H, W) in [0, 1] as uint8 (H, W, 3)."""
+    """Convert an image (3, H, W) in [0, 1] to uint8 (H, W, 3)."""
     return (image.clamp(0, 1) * 255).round().byte().permute(1, 2, 0).cpu().numpy()
 
 
@@ -51,7 +51,7 @@ def overlay(image: np.ndarray, values: np.ndarray, strength: float = STRENGTH) -
 
 
 def heat_map(levels: np.ndarray) -> Image.Image:
-    """Draw a map without an image, in the colours of `overlay`.
+    """Draw a map in the colours of `overlay`, but without an image.
 
     `levels` (h, w) is a `scaled` map multiplied by `LEVELS`.
     """

@@ -116,7 +116,7 @@ def check_table(path: Path, most: int = MOST_BYTES) -> None:
 
 
 def _check_overlap(path: Path, about: pq.FileMetaData) -> None:
-    """Raise ValueError if columns share bytes of the file, because unpacking these bytes many times can take hours."""
+    """Raise ValueError if columns share bytes of the file. Unpacking shared bytes many times can take hours."""
     groups = map(about.row_group, range(about.num_row_groups))
     sizes = [group.column(index).total_compressed_size for group in groups for index in range(group.num_columns)]
     if min(sizes, default=0) < 0 or sum(sizes) > path.stat().st_size:
@@ -124,7 +124,7 @@ def _check_overlap(path: Path, about: pq.FileMetaData) -> None:
 
 
 def _longest(headers: Iterable[dict]) -> int:
-    """Return an upper bound on the bytes of all values that are stored as indices into a dictionary."""
+    """Return an upper bound on the size in bytes of all values that are stored as indices into a dictionary."""
     sizes = [header[UNPACKED] for header in headers if not ENCODING.keys() & header.keys()]
     pages = [(header[kind], ENCODING[kind]) for header in headers for kind in ENCODING if kind in header]
     values = sum(page.get(VALUES, 0) for page, encoding in pages if page.get(encoding) in DICTIONARY)
@@ -132,7 +132,7 @@ def _longest(headers: Iterable[dict]) -> int:
 
 
 def _dictionaries(array: pa.Array) -> Iterator[pa.DictionaryArray]:
-    """Yield the text and binary values of a column at any depth."""
+    """Yield the arrays of text and binary values in a column, at any depth."""
     if pa.types.is_dictionary(array.type):
         yield array
     elif pa.types.is_struct(array.type):
@@ -150,7 +150,7 @@ def check_texts(columns: Iterable[pa.DictionaryArray], most: int | None = None) 
 
 
 def _values(header: dict, column: pq.ColumnChunkMetaData) -> int:
-    """Return the number of values in a page, which is 0 for a dictionary page."""
+    """Return the number of values in a page. A dictionary page has 0 values."""
     values = 0
     for kind, encoding in ENCODING.items():
         about = header.get(kind, {})
@@ -162,7 +162,7 @@ def _values(header: dict, column: pq.ColumnChunkMetaData) -> int:
 
 
 def _headers(file: IO[bytes], column: pq.ColumnChunkMetaData) -> list[dict]:
-    """Return the page headers of a column in a row group, read at the positions that Arrow uses."""
+    """Read the page headers of a column in a row group, at the positions that Arrow uses."""
     start = column.data_page_offset
     if column.has_dictionary_page and 0 < column.dictionary_page_offset < start:
         start = column.dictionary_page_offset

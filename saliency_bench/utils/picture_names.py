@@ -2,7 +2,7 @@
 
 Lists may contain paths from other machines, with other parent folders, backslashes, percent escapes or URLs. Label
 Studio adds eight hexadecimal digits in front of the name of an uploaded file (`ab12cd34-photo.png`). Some systems store
-ü as one character, others as u and a combining mark; the two spellings are treated as equal.
+ü as one character, others as u with a combining mark. The two forms are treated as equal.
 """
 
 import re
@@ -25,7 +25,7 @@ def stem(name: str) -> str:
 
 
 def ends_of(name: str) -> list[str]:
-    """Return a path and its shorter ends (without the first folder, without the first two, ...), longest first."""
+    """Return a path, the path without its first folder, the path without its first two folders, and so on."""
     parts = name.split("/")
     return ["/".join(parts[start:]) for start in range(len(parts))]
 
@@ -36,7 +36,7 @@ def plain(name: str) -> str:
 
 
 def composed(name: str) -> str:
-    """Return a name in Unicode's composed form, with each letter and its accent as one character."""
+    """Convert a name to Unicode's composed form, in which a letter and its accent are one character."""
     return unicodedata.normalize("NFC", name)
 
 
@@ -46,14 +46,14 @@ def folders_of(name: str) -> tuple[str, ...]:
 
 
 class Sides:
-    """Comparison of the folders in a list of paths with the folders of the images that the paths may refer to."""
+    """Compares the folders in a list of paths with the folders of the images that the paths may refer to."""
 
     def __init__(self, names: Iterable[str], pictures: Iterable[str]):
         self.paths = {folders_of(name) for name in names}
         self.folders = {folder for picture in pictures for folder in folders_of(picture)}
 
     def contradict(self, name: str, picture: str) -> bool:
-        """Return whether a path and an image have contradictory folders, although the file names are equal.
+        """Return whether a path and an image have contradictory folders. Their file names are equal.
 
         A path from another machine may have additional parent folders. However, `dog/1.jpg` does not refer to
         `cat/1.jpg` if `dog` is the folder of another image, or if the list also contains a path in `cat`. Folders of
@@ -79,7 +79,7 @@ def without_upload(name: str) -> str:
 
 
 def _forms(name: str) -> Iterator[str]:
-    """Yield the paths that a name may refer to, with the most literal path first."""
+    """Yield the paths that a name may refer to, starting with the most literal one."""
     path = plain(name)
     query = IN_QUERY.search(path)
     for form in dict.fromkeys([path, *([query[1]] if query else []), re.split(r"[?#]", path)[0]]):
@@ -88,7 +88,7 @@ def _forms(name: str) -> Iterator[str]:
 
 
 def _cleaned(name: str) -> str:
-    """Return the file name as Django stores an uploaded file: without spaces and most punctuation."""
+    """Return the name under which Django stores an uploaded file: without spaces and most punctuation."""
     return re.sub(r"[^-\w.]", "", composed(name).rpartition("/")[2].strip().replace(" ", "_"))
 
 
@@ -108,7 +108,7 @@ class Meant:
 
 
 class PictureNames:
-    """Index that finds images by their path or the end of their path, regardless of the file extension."""
+    """Index of images. It finds an image by its path or by the end of its path, regardless of the file extension."""
 
     def __init__(self, names: Iterable[str]):
         self.names = list(names)
@@ -132,7 +132,7 @@ class PictureNames:
         return [given] if given in exact else exact or (self.known.get(stem(form), []) if has_ending else [])
 
     def meant(self, given: str) -> list[str]:
-        """Return all images that match the longest possible end of a path that a program wrote."""
+        """Return all images that match the longest possible end of a path. The path may come from another machine."""
         for upload in (False, True):
             for form in map(without_upload, _forms(given)) if upload else _forms(given):
                 for end in filter(None, ends_of(form)):
@@ -143,9 +143,9 @@ class PictureNames:
         return [] if uploaded == last else self.cleaned.get(uploaded) or self.cleaned.get(stem(uploaded), [])
 
     def resolved(self, given: Iterable[str]) -> dict[str, Meant]:
-        """Return {name: image}. If several names match an image, the name closest to the image's path is used.
+        """Return {name: image}. An image that several names match is assigned to the name closest to its path.
 
-        If two names are equally close, neither name gets the image.
+        If two names are equally close, the image is assigned to neither.
         """
         given = list(given)
         sides = Sides(given, self.names)

@@ -1,4 +1,4 @@
-"""Read untrusted images. All errors are raised as `UnreadableError`; the build log shows their text as the reason.
+"""Read untrusted images. All errors are raised as `UnreadableError`. The build log stores their message as the reason.
 
 `open_rgb` converts any image (a file, bytes, an array, a PIL image or an image of `datasets`) to 8-bit RGB:
 
@@ -54,7 +54,7 @@ FLIPS = {  # orientation: (rows reversed, columns reversed); from 5 on, rows and
 
 
 class UnreadableError(ValueError):
-    """Error for a file that is not a valid image. The text contains the reason."""
+    """A file is not a valid image. The message contains the reason."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Picture:
 
 
 def read(path: Path, *, deep: bool = False) -> Picture:
-    """Read an image file, and return it in the form in which datasets store images.
+    """Read an image file, and encode it in the form in which datasets store images.
 
     The bytes of an upright RGB JPEG or PNG are not changed. Any other image (GIF, palette, grey, CMYK, alpha, EXIF
     rotation) is converted with `rgb` and encoded as a lossless PNG.
@@ -100,7 +100,7 @@ def read(path: Path, *, deep: bool = False) -> Picture:
 
 
 def picture_of(data: bytes, *, deep: bool = False) -> Picture:
-    """Read an image as `read` does, from the bytes of a file."""
+    """Like `read`, but for the bytes of a file."""
     image = decode(data, deep=deep)
     orientation = orientation_of(image)
     if orientation == 1 and is_plain(image):
@@ -110,9 +110,9 @@ def picture_of(data: bytes, *, deep: bool = False) -> Picture:
 
 
 def turned(values: np.ndarray, orientation: int) -> np.ndarray:
-    """Turn an array (H, W, ...) according to EXIF. The array must be aligned with the file as stored.
+    """Apply an EXIF orientation to an array (H, W, ...). The array must be aligned with the image as stored.
 
-    From orientation 5 on, the shape of the result is (W, H, ...).
+    For orientations 5 to 8, the shape of the result is (W, H, ...).
     """
     rows, columns = FLIPS[orientation]
     values = values[:: -1 if rows else 1, :: -1 if columns else 1]
@@ -205,7 +205,7 @@ def is_deep(image: Image.Image) -> bool:
 
 
 def rgb(image: Image.Image) -> Image.Image:
-    """Return a decoded image upright and in RGB, converted as described in the module docstring.
+    """Convert a decoded image to upright RGB, as described in the module docstring.
 
     Raises:
         UnreadableError: Pillow cannot convert the image, or all its values are NaN.
@@ -224,7 +224,7 @@ def rgb(image: Image.Image) -> Image.Image:
 
 
 def windowed(values: np.ndarray) -> np.ndarray:
-    """Scale numbers (H, W) to uint8, so that the two percentiles `WINDOW` become 0 and 255.
+    """Scale numbers (H, W) to uint8. The two percentiles in `WINDOW` become 0 and 255.
 
     Raises:
         UnreadableError: No value is finite.
@@ -268,14 +268,14 @@ def is_plain(image: Image.Image) -> bool:
 
 
 def png(pixels: np.ndarray) -> bytes:
-    """Encode an image, uint8 (H, W, 3) or uint8 (H, W), or a mask, bool (H, W), as PNG. A mask becomes 0 and 255."""
+    """Encode an image, uint8 (H, W, 3) or (H, W), or a mask, bool (H, W), as PNG. A mask's values become 0 and 255."""
     buffer = BytesIO()
     Image.fromarray(pixels.astype(np.uint8) * 255 if pixels.dtype == bool else pixels).save(buffer, format="png")
     return buffer.getvalue()
 
 
 def open_rgb(picture: Any) -> Image.Image:
-    """Return an image upright and in RGB, converted as described in the docstring of this module.
+    """Read an image, and convert it to upright RGB as described in the docstring of this module.
 
     Args:
         picture: A PIL image, a path, the bytes of a file, an undecoded image of `datasets`, or an array. An array has

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class ProcessGroup(Protocol):
-    """Protocol of a group of processes that share the batches of a run, such as accelerate's Accelerator."""
+    """Interface of a group of processes that share the batches of a run, such as accelerate's Accelerator."""
 
     device: torch.device
     num_processes: int
@@ -38,7 +38,7 @@ class ProcessGroup(Protocol):
 
 @dataclass
 class Alone:
-    """Process group of a single process that computes a run alone, while other processes compute other runs."""
+    """Group of a single process, which computes a whole run. Other processes may compute other runs."""
 
     device: torch.device
     num_processes: int = 1
@@ -47,7 +47,7 @@ class Alone:
     is_local_main_process: bool = True
 
     def wait_for_everyone(self) -> None:
-        """Return at once, because the group has no other process."""
+        """Return immediately, because the group has no other process."""
 
 
 def accelerator_on(device: str | None) -> Accelerator:

@@ -1,4 +1,4 @@
-"""Show progress as a live bar on a terminal or in a notebook, or as a line every 30 seconds in a log."""
+"""Show progress: a live bar on a terminal or in a notebook, or a line every 30 seconds in a log."""
 
 import os
 import sys
@@ -17,7 +17,7 @@ _silent = False
 
 
 def bar(iterable: Iterable | None = None, *, shown: bool = True, **options: Any) -> tqdm:
-    """Return a tqdm progress bar on standard error, or a widget in a notebook. TQDM_DISABLE=1 disables all bars.
+    """Return a tqdm progress bar, which prints to standard error or is a notebook widget. TQDM_DISABLE=1 disables bars.
 
     Args:
         iterable: Iterable to follow, or None for a bar that is advanced manually.
@@ -31,7 +31,7 @@ def bar(iterable: Iterable | None = None, *, shown: bool = True, **options: Any)
 
 
 def step(line: str) -> None:
-    """Print a line about a long operation on standard error, except inside `silent`."""
+    """Print a progress line to standard error, except inside `silent`."""
     if not _silent:
         tqdm.write(line, file=sys.stderr)
 
@@ -50,7 +50,7 @@ def _notebook_bar() -> type[tqdm]:
 
 @contextmanager
 def without_bars(enabled: bool = True) -> Iterator[None]:
-    """Hide the bars and progress lines of all calls inside the context, if `enabled`."""
+    """If `enabled`, hide all progress bars and progress lines inside the context."""
     global _silent
     before, _silent = _silent, _silent or enabled
     try:
@@ -61,7 +61,7 @@ def without_bars(enabled: bool = True) -> Iterator[None]:
 
 @contextmanager
 def silent(enabled: bool = True) -> Iterator[None]:
-    """Print nothing on standard output and show no bars, if `enabled`. Warnings and errors are printed as usual."""
+    """If `enabled`, print nothing to standard output and show no bars. Warnings and errors are printed as usual."""
     if not enabled:
         yield
         return
@@ -71,7 +71,7 @@ def silent(enabled: bool = True) -> Iterator[None]:
 
 
 class _Lines(tqdm):
-    """Progress bar for logs that prints a line at the start, every `EVERY` seconds, and at the end."""
+    """Progress bar for logs. It prints a line at the start, every `EVERY` seconds, and at the end."""
 
     disable: bool
 
@@ -80,7 +80,10 @@ class _Lines(tqdm):
         super().__init__(*args, **options | {"mininterval": EVERY, "leave": True, "ascii": True})
 
     def display(self, msg: str | None = None, pos: int | None = None) -> bool:
-        """Print a line if the last line is `EVERY` seconds old. The arguments are required by tqdm and not used."""
+        """Print a line if the last line is at least `EVERY` seconds old.
+
+        The arguments, which tqdm passes, are not used.
+        """
         now = time.monotonic()
         if now - self._written >= EVERY:
             self._write(now)

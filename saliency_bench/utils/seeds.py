@@ -71,5 +71,5 @@ def _signed(number: int) -> int:
 
 
 def _right(z: "Tensor", bits: int) -> "Tensor":
-    """Shift to the right and fill with zeros from the left, whereas torch repeats the sign bit."""
+    """Shift to the right and fill with zeros from the left. torch's own shift would repeat the sign bit."""
     return (z >> bits) & (2 ** (64 - bits) - 1)

@@ -1,4 +1,4 @@
-"""Compute the version of the user's own function as a hash of all code and values that the function uses.
+"""Compute the version of a user's function as a hash of all code and values that the function uses.
 
     code_hash(function)        # CodeHash(version="5f0c...", unhashable="")
 
@@ -41,10 +41,11 @@ STARTED = time()  # a file edited after this time may differ from the code that 
 
 @dataclass(frozen=True)
 class CodeHash:
-    """A hash of a function.
+    """The version of a function.
 
     Attributes:
-        version: Hash of 16 hexadecimal digits. The version differs each time if the function cannot be hashed.
+        version: Hash of 16 hexadecimal digits. If the function cannot be hashed, every call returns a different
+            version.
         unhashable: Short reason why the function cannot be hashed, or "" if it can be hashed.
     """
 
@@ -53,11 +54,11 @@ class CodeHash:
 
 
 class EditedError(Exception):
-    """Error for a module whose file was edited after it was imported."""
+    """The file of a module was edited after the module was imported."""
 
 
 def code_hash(function: Callable) -> CodeHash:
-    """Return the hash of a function, or of a callable object with its attributes."""
+    """Hash a function, or a callable object including its attributes."""
     try:
         pickled = _pickled(function)
         names = _module_names(pickled)
@@ -70,7 +71,7 @@ def code_hash(function: Callable) -> CodeHash:
 
 
 def _versions(module: ModuleType) -> str:
-    """Return the version of a module of this package and the versions that its functions declare."""
+    """Return the version of one of this package's modules, and the versions that its functions declare."""
     declared = (getattr(getattr(value, "declaration", None), "version", None) for value in vars(module).values())
     return " ".join(str(version) for version in (getattr(module, "VERSION", None), *declared) if version is not None)
 
@@ -117,7 +118,7 @@ def first_line(function: Callable) -> str:
 
 
 def _inner(function: Callable) -> Callable:
-    """Return the function that a `functools.partial` binds, or the function itself."""
+    """Return the function wrapped by a `functools.partial`, or `function` itself if it is not a partial."""
     return function.func if isinstance(function, partial) else function
 
 
@@ -131,7 +132,7 @@ def _digest(parts: Iterable[bytes]) -> str:
 
 @cache
 def _pickler() -> type:
-    """Return the pickler with which `datasets` fingerprints values, extended for modules and sets."""
+    """Return the pickler that `datasets` uses for fingerprints, extended to modules and sets."""
     from datasets.utils._dill import Pickler  # imported here, because it imports pyarrow and pandas
 
     class ContentPickler(Pickler):
@@ -247,7 +248,7 @@ def _source(name: str, file: Path) -> bytes:
 
 
 def _is_plain(function: FunctionType) -> bool:
-    """Return whether a function is the object that its `def` created, not a replacement by a decorator."""
+    """Return whether a function is the object that its `def` created, rather than a decorator's replacement."""
     return not hasattr(function, "__wrapped__") and function.__code__.co_name == function.__name__
 
 

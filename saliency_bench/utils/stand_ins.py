@@ -44,7 +44,7 @@ def stand_ins(package: str) -> Iterator[None]:
 
 
 def lacking(error: BaseException) -> str:
-    """Return the library of `COMPUTING` that an error reports as missing, or ""."""
+    """Return the library in `COMPUTING` that an error reports as missing, or ""."""
     root = _root(error.name or "") if isinstance(error, ModuleNotFoundError) else ""
     return root if root in COMPUTING else ""
 
@@ -68,7 +68,7 @@ def _import_or_stand_in(name: str, globals: Any = None, locals: Any = None, from
 
 
 class _StandIn(ABCMeta):
-    """Metaclass of stand-ins, which are classes so that they can be base classes and annotations."""
+    """Metaclass of stand-ins. A stand-in must be a class, because it may be used as a base class or annotation."""
 
     def __getattr__(cls, name: str) -> "_StandIn":
         if name.startswith("__"):

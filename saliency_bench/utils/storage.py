@@ -1,4 +1,4 @@
-"""Locate cache folders, sync files to disk, and turn errors caused by a full or read-only disk into short messages."""
+"""Locate cache folders, sync files to disk, and convert errors due to a full or read-only disk to short messages."""
 
 import errno
 import os
@@ -25,7 +25,7 @@ def cache_folder() -> Path:
 
 
 def cache_folders() -> dict[str, Path]:
-    """Return {environment variable: cache folder that it sets} for the caches of libraries."""
+    """Return {environment variable: cache folder that it sets} for this package and for libraries."""
     general = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     home = os.environ.get("HF_HOME") or f"{general}/huggingface"
     usual = {
@@ -114,7 +114,7 @@ def storage_error(error: BaseException, path: Path | None = None) -> UserError |
 
 
 def _line(where: Path | None, cache: tuple[str, Path] | None, why: str, fix: str) -> str:
-    """Return the message for a path, or for the cache folder (variable, folder) that contains it."""
+    """Return the message about a path, or about the cache folder (variable, folder) that contains the path."""
     if cache is None:
         return f"cannot write {where or 'to the disk'}: {why}; {fix} or choose a different --out, and try again"
     return f"cannot write to the cache folder {cache[1]}: {why}; {fix}, or set {cache[0]} to a different folder"
@@ -126,7 +126,7 @@ def _named_in(cause: BaseException) -> Path | None:
 
 
 def _cache_of(path: Path) -> tuple[str, Path] | None:
-    """Return (variable, folder) of the cache folder that contains a path or cannot be created because of it."""
+    """Return (variable, folder) of the cache that contains a path, or that cannot be created because of the path."""
     for variable, folder in cache_folders().items():
         if path.is_relative_to(folder) or (folder.is_relative_to(path) and path.exists() and not path.is_dir()):
             return variable, folder
@@ -134,7 +134,7 @@ def _cache_of(path: Path) -> tuple[str, Path] | None:
 
 
 def _full_folder() -> Path | None:
-    """Return the first folder whose disk is full, among the caches of libraries and the temporary folder, or None."""
+    """Return the first cache folder of a library (or the temporary folder) whose disk is full, or None."""
     for folder in (*cache_folders().values(), Path(tempfile.gettempdir())):
         existing = next(place for place in (folder, *folder.absolute().parents) if place.exists())
         with suppress(OSError):

@@ -19,7 +19,7 @@ from saliency_bench.utils.devices import arithmetic
 
 @contextmanager
 def untouched(network: nn.Module | None = None) -> Iterator[None]:
-    """Compute with torch's default settings, and restore the caller's settings and network afterwards.
+    """Use torch's default settings inside the context, and restore the caller's settings and network afterwards.
 
     Contexts may be nested. Only one thread at a time may use a network, because threads share its hooks, its flags and
     the random generators. Inside the context:
@@ -64,7 +64,7 @@ def compiling() -> Any:
 
 
 def callers_device() -> torch.device | None:
-    """Return the caller's default device, as set outside `untouched`, or None for the CPU."""
+    """Return the default device that the caller set outside `untouched`, or None for the CPU."""
     return getattr(_callers, "device", None)
 
 
@@ -74,7 +74,7 @@ _one_at_a_time = RLock()
 
 @contextmanager
 def _thread() -> Iterator[None]:
-    """Pin the settings that torch keeps per thread."""
+    """Pin torch's per-thread settings."""
     if getattr(torch._C._functorch, "peek_interpreter_stack", lambda: None)() is not None:
         raise UserError(
             "torch.func (vmap, grad, jvp ...) cannot transform a call of an explainer; call the explainer outside the "
@@ -102,7 +102,7 @@ _pins = ExitStack()
 
 @contextmanager
 def _process() -> Iterator[None]:
-    """Pin the settings that torch keeps per process, from the first thread that enters until the last one leaves."""
+    """Pin torch's per-process settings from when the first thread enters this context until the last one leaves."""
     global _inside
     with _lock:
         if not _inside:
@@ -141,7 +141,6 @@ class _Plain:
 
     @staticmethod
     def apply(function: Any, preserve: bool, *inputs: Any) -> Any:
-        """Return function(*inputs)."""
         return function(*inputs)
 
 

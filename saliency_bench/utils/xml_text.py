@@ -13,7 +13,7 @@ ERRORS = (ValueError, LookupError, ParseError)  # entities or nesting, an unknow
 
 
 def parse_xml(content: bytes) -> Any:
-    """Parse XML and return its root element, or raise one of `ERRORS` if the XML is invalid or rejected."""
+    """Parse XML and return the root element, or raise one of `ERRORS` if the XML is invalid or rejected."""
     root = None
     for event, element in xml_events(BytesIO(content)):
         root = element if root is None and event == "start" else root
@@ -21,7 +21,7 @@ def parse_xml(content: bytes) -> Any:
 
 
 def xml_events(file: BinaryIO) -> Iterator[tuple[str, Any]]:
-    """Yield ("start" or "end", element) while reading XML, or raise one of `ERRORS` if it is invalid or rejected."""
+    """Yield ("start" or "end", element) while reading XML. Invalid or rejected XML raises one of `ERRORS`."""
     depth = 0
     try:
         for event, element in iterparse(file, events=("start", "end")):

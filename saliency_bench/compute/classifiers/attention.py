@@ -8,8 +8,8 @@
 Neither the model nor its library is changed. Inside `with`, fused attention (`scaled_dot_product_attention`,
 `nn.MultiheadAttention`) is computed as softmax(q k^T scale) v, and the output of each softmax is stored. This also
 works for timm, torchvision and your own modules. To identify the tokens, gradients for a noise picture show which
-pixels each patch token comes from and which tokens the head reads. This step runs once per classifier and image size,
-and also follows parts of the network that disable gradients.
+pixels each patch token comes from and which tokens the head reads. This step runs once per classifier and image size.
+It also covers parts of the network that disable gradients.
 """
 
 from collections.abc import Iterator
@@ -59,10 +59,10 @@ class Tokens:
 
 
 class AttentionRecorder(TorchFunctionMode):
-    """Recorder that computes attention unfused inside `with`, and stores the attention matrices.
+    """Context manager that makes the network compute attention unfused, and stores the attention matrices.
 
     Args:
-        start: First block for which gradients are computed; None for no block.
+        start: First block whose matrices get gradients; None if no block needs gradients.
         whole: Whether to keep `inputs` with their values and gradients, not only their shapes.
 
     Attributes:
@@ -109,10 +109,11 @@ class AttentionRecorder(TorchFunctionMode):
         return function(*args, **kwargs)
 
     def read(self, matrix: Tensor) -> Tensor:
-        """Return the attention to each patch, (B, h, w), from the tokens that the head reads, for a matrix (B, T, T).
+        """Return how much the tokens that the head reads attend to each patch, (B, h, w), given a matrix (B, T, T).
 
-        For a class token, the result is the token's row. If the head reads several types of tokens (class,
-        distillation, or the mean of the patches, which counts as one token), the result is the mean of their rows.
+        If the head reads a class token, the result is the row of this token. If it reads several types of tokens
+        (class, distillation, or the mean of the patches, which counts as one token), the result is the mean of their
+        rows.
         """
         rows = [matrix[:, token] for token in self.tokens.read]
         if self.tokens.pooled:
@@ -157,7 +158,7 @@ class AttentionRecorder(TorchFunctionMode):
         return self.matrices[-1].mean(dim=1) if average_attn_weights else self.matrices[-1]
 
     def _windows_or_stages(self, images: int) -> bool:
-        """Return whether blocks attend only within parts of the tokens.
+        """Return whether blocks attend only within windows, or the number of tokens changes between blocks (stages).
 
         The last matrix may belong to a head and is ignored.
         """
@@ -199,11 +200,11 @@ def recording_attention(
     mode: type[AttentionRecorder] = AttentionRecorder,
     **options: Any,
 ) -> Iterator[AttentionRecorder]:
-    """Record attention with an `AttentionRecorder` that has identified the classifier's tokens.
+    """Identify the classifier's tokens, and record attention inside the context.
 
     Args:
         classifier: The classifier.
-        images: Images of the size for which tokens are identified.
+        images: Images. The tokens are identified for images of this size.
         start: First block for which gradients are computed. A negative number counts from the last block.
         mode: Class of the recorder.
         options: Further arguments of the recorder.
@@ -227,10 +228,10 @@ def recording_attention(
 
 
 class _Uncut(AttentionRecorder):
-    """AttentionRecorder that lets gradients pass where a network switches them off or detaches a tensor."""
+    """AttentionRecorder that computes gradients even where a network disables them or detaches a tensor."""
 
     def compute(self, function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """Call a torch function with autograd switched on."""
+        """Call a torch function with autograd enabled."""
         return call_uncut(function, args, kwargs)
 
 
@@ -263,7 +264,7 @@ def tokens_of(classifier: Classifier, images: Images) -> Tokens:
 def _tokens(classifier: Classifier, image: Images) -> Tokens:
     """Return the tokens of a classifier.
 
-    If part of the network blocks gradients, let gradients pass through that part.
+    If part of the network blocks gradients, the tokens are identified with gradients enabled in that part.
     """
     with torch.enable_grad():
         try:
@@ -314,7 +315,7 @@ def _blocks_are_sequential(recorded: AttentionRecorder) -> bool:
 
 
 def _patches(sequence: Tensor, source: Tensor) -> Tensor | None:
-    """Return the index of each patch's token, Int (h, w); None if the tokens do not form rows and columns.
+    """Return the token index of each patch, Int (h, w), or None if the tokens do not form rows and columns.
 
     Each pixel is assigned to the token that depends on it most. The index of that token is found bit by bit: the
     gradients of all tokens whose index has the bit are compared with the gradients of all other tokens.
@@ -335,15 +336,16 @@ def _patches(sequence: Tensor, source: Tensor) -> Tensor | None:
 
 
 def _dependence(tokens: Tensor, source: Tensor) -> Tensor:
-    """Return how much tokens (1, n, C) depend on each pixel of an image or feature map (1, C, H, W), Float (H, W)."""
+    """Return how much these tokens depend on each pixel, Float (H, W). The source is an image or a feature map."""
     gradient = _gradient(_mixed(tokens), source)
     return torch.zeros(source.shape[2:]) if gradient is None else gradient[0].abs().sum(dim=0).cpu()
 
 
 def _grid(owner: Tensor) -> Tensor | None:
-    """Return each patch's token, Int (h, w), from each pixel's token, Int (H, W); None if a patch is not a rectangle.
+    """Convert the token index of each pixel (H, W) to the token index of each patch (h, w).
 
-    Pixels at the borders may belong to no token (-1), if there are fewer of them than in a row or column of patches.
+    Return None if a patch is not a rectangle. Strips of pixels at the borders may belong to no token (-1) if they are
+    narrower than a patch.
     """
     rows, heights = owner.unique_consecutive(dim=0, return_counts=True)
     grid, widths = rows.unique_consecutive(dim=1, return_counts=True)
@@ -364,13 +366,13 @@ def _gradient(total: Tensor, inputs: Tensor) -> Tensor | None:
 
 
 def _is_stem_operation(function: Any) -> bool:
-    """Return whether a function is a normalisation, activation or pooling, which turns a feature map into another."""
+    """Return whether a function is a normalisation, activation or pooling, all of which return a feature map."""
     name = getattr(function, "__name__", "").strip("_")
     return name.endswith(("_norm", "pool2d")) or name in ("relu", "gelu", "silu", "hardswish", "dropout")
 
 
 def _mixed(values: Tensor) -> Tensor:
-    """Return a sum with distinct weights of both signs, so that no entry cancels another."""
+    """Return a weighted sum of all values. The weights are distinct and of both signs, so that values do not cancel."""
     weights = torch.arange(1, values.shape[-1] + 1, device=values.device).cos()
     return (values.float() * weights).sum()
 
@@ -416,7 +418,7 @@ def _attend_many_heads(
     out_proj_bias: Tensor | None,
     **others: Any,
 ) -> Tensor:
-    """Compute self-attention of `nn.MultiheadAttention`, (T, B, C), with operations that can be recorded."""
+    """Compute the self-attention of `nn.MultiheadAttention`, (T, B, C), with operations that can be recorded."""
     if key is value and query.shape[0] != key.shape[0]:  # both are (T, B, C)
         raise UserError(f"this network {POOLING_HEAD}")
     masks = (others.get("key_padding_mask"), others.get("attn_mask"), bias_k, bias_v)

@@ -219,14 +219,14 @@ def labels_of(config: Any) -> list[str]:
 
 
 def checked(model: nn.Module, **settings: Any) -> Classifier:
-    """Return a classifier after checking that `prepare` transforms masks like their images (`probe`)."""
+    """Build a classifier, and check that `prepare` transforms masks in the same way as images (`probe`)."""
     probe(settings["geometry"], settings["frame"], settings["id"])
     return Classifier(model, **settings)
 
 
 @contextmanager
 def readable(name: str) -> Iterator[None]:
-    """Turn errors that transformers raises for a checkpoint into one readable line, and silence warnings."""
+    """Replace errors that transformers raises for a checkpoint with a one-line UserError, and silence warnings."""
     try:
         with quiet():
             yield

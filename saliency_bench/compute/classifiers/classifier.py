@@ -60,7 +60,7 @@ _written_before: WeakKeyDictionary[nn.Module, Written] = WeakKeyDictionary()
 
 
 def check_finite(model: nn.Module, name: str) -> None:
-    """Raise UserError, naming the first tensor, if weights or batch norm statistics are NaN or infinite."""
+    """Raise UserError if weights or batch norm statistics are not finite. The message names the first one."""
     statistics = ((key, value) for key, value in model.named_buffers() if key.endswith(("running_mean", "running_var")))
     for key, value in chain(model.named_parameters(), statistics):
         if is_lazy(value) or value.device.type == "meta":
@@ -70,7 +70,7 @@ def check_finite(model: nn.Module, name: str) -> None:
 
 
 def _has_weights(model: nn.Module) -> bool:
-    """Return whether all weights exist. Lazy layers create their weights at the first image."""
+    """Return whether all weights exist. Lazy layers create their weights in the first forward pass."""
     tensors = chain(model.parameters(), model.buffers())
     return not any(is_lazy(value) or value.device.type == "meta" for value in tensors)
 
@@ -186,14 +186,14 @@ class Classifier(nn.Module):
             self.passes, self.halved = counts
 
     def normalised(self, images: Images) -> Tensor:
-        """Return prepared images as the network receives them: normalised, and in grey if it has one channel."""
+        """Convert prepared images to the network's input: normalised, and grey if the network takes one channel."""
         mean, std = self.mean[:, : self.channels], self.std[:, : self.channels]
         normalised = ((grey(images) if self.channels == 1 else images) - mean) / std
         layout = torch.channels_last if self.channels_last else torch.preserve_format
         return normalised.to(self.dtype, memory_format=layout)
 
     def _check_labels(self, classes: int) -> None:
-        """Raise UserError unless there is one class name per logit. If the head was replaced, names may be outdated."""
+        """Raise UserError unless there is one class name per logit. Names may be outdated if the head was replaced."""
         if self.labels is None:
             return
         if classes == 1 and len(self.labels) != 2:
@@ -210,7 +210,7 @@ class Classifier(nn.Module):
             )
 
     def _refuse_probabilities(self, images: Images, logits: Tensor) -> None:
-        """Raise UserError if the network returns probabilities. A network that returned logits is not checked again.
+        """Raise UserError if the network returns probabilities. Once it has returned logits, it is not checked again.
 
         Logits may sum to 1 by chance, so an output that looks like probabilities is compared with the output for noise.
         """
@@ -241,7 +241,7 @@ class Classifier(nn.Module):
         self._gives_logits = not bool(logits.isnan().any()) and bool(logits.isfinite().any(dim=1).all())
 
     def _output(self, normalised: Tensor) -> Any:
-        """Return the output of the network. Turn errors that the user can fix into a UserError with the fix."""
+        """Return the output of the network. Errors that the user can fix become a UserError that names the fix."""
         try:
             with self._own_arithmetic():
                 return self.model(normalised)
@@ -303,7 +303,7 @@ class Classifier(nn.Module):
             yield
 
     def activate(self, activation: str | None) -> None:
-        """Set the activation; None sets softmax, marked as `assumed`. Raise UserError if it is unknown."""
+        """Set the activation. None sets softmax and `assumed`. An unknown activation raises UserError."""
         if activation not in (None, *ACTIVATIONS, BINARY):
             raise unknown("activation", str(activation), ACTIVATIONS)
         self.activation, self.assumed = activation or "softmax", activation is None
@@ -329,7 +329,10 @@ class Classifier(nn.Module):
         return self
 
     def taking_normalised(self) -> "Classifier":
-        """Return a classifier with the same weights that takes normalised images, so that gradients refer to these."""
+        """Return a classifier with the same weights whose inputs are normalised images.
+
+        Gradients then refer to these inputs.
+        """
         other = copy.copy(self)
         # torch's own copies share these dicts.
         other._modules, other._buffers = dict(self._modules), dict(self._buffers)
@@ -346,7 +349,7 @@ class Classifier(nn.Module):
         activation: str | None = None,
         compiled: bool | None = None,
     ) -> "Classifier":
-        """Return a classifier with the same weights and different settings; None keeps the current setting.
+        """Return a classifier with the same weights and different settings. None keeps the current setting.
 
         This classifier is not changed. The new classifier shares the weights, or copies them if layout or device
         differs. If no setting differs, this classifier itself is returned.
@@ -401,7 +404,7 @@ class Classifier(nn.Module):
 
     @property
     def arithmetic(self) -> str:
-        """Describe the arithmetic, for results: precision, dtype of the weights if different, layout, compilation."""
+        """Describe how logits are computed: precision, dtype of the weights if different, layout, and compilation."""
         names = {torch.float32: "fp32"} | {value: key for key, value in DTYPES.items()}
         weights = names.get(self.dtype, str(self.dtype).removeprefix("torch."))
         parts = [self.precision] if weights == "fp32" else [f"{weights} weights"]
@@ -432,7 +435,7 @@ class Classifier(nn.Module):
         return self.hashes()[0]
 
     def hashes(self) -> tuple[str, dict[str, str]]:
-        """Return (`digest`, {part: hash}). Comparing the part hashes shows where two classifiers differ."""
+        """Return (`digest`, {part: hash}). The hashes of the parts show where two classifiers differ."""
         if not _has_weights(self.model):
             raise UserError(
                 f"{self.id} has layers without weights (lazy layers, or weights on the meta device); load the weights, "
@@ -475,7 +478,7 @@ class Classifier(nn.Module):
                 yield from ((name, value) for name, value in of_module if name not in unsaved)
 
     def _written_by_a_pass(self) -> Written:
-        """Return the places and buffers that a forward pass changes. The result is cached after one pass."""
+        """Return the values (`Place`) and buffers that a forward pass changes. The result is cached."""
         if self._written is None:
             first, second = hasher_of_networks(), hasher_of_networks()
             structure_of(self.model, first)
@@ -514,7 +517,7 @@ class Classifier(nn.Module):
         self._gives_logits = before
 
     def _complain_of_unstable(self, structure: Mapping[str, str]) -> None:
-        """Warn once that results cannot be reused because the hash of a value is not stable."""
+        """Warn once if results cannot be reused because a value has a different hash in each process."""
         unstable = sorted(name for name, content in structure.items() if content.startswith(UNSTABLE))
         if unstable and not self._has_complained:
             reason = structure[unstable[0]].removeprefix(UNSTABLE)
@@ -525,15 +528,16 @@ class Classifier(nn.Module):
             self._has_complained = True
 
     def prepare(self, rows: Any, columns: Sequence[str] = (), mask_values: Any = None) -> Batch:
-        """Return a Batch of rows in the prepared frame, with EXIF orientation applied.
+        """Apply EXIF orientation and the classifier's preprocessing to rows, and return them as a Batch.
 
         Args:
             rows: Dicts with `image` and, if available, `mask`, `label` and `image_id`; or a slice of a dataset (a dict
                 of lists).
-            columns: Names of additional columns; pictures in them are prepared like the images.
-            mask_values: Which pixels of a mask are the object, as one or several choices: a value (1), a value and all
-                above it ("128+"), a colour ("#ff0000"), "nonzero" or "alpha". By default a mask must contain 0 and one
-                other value. Any other mask is left out, and `left_out` of the batch contains the reason.
+            columns: Names of additional columns. Pictures in these columns are preprocessed like the images.
+            mask_values: Which pixel values of a mask mark the object, as one or several choices: a value (1), a value
+                and all values above it ("128+"), a colour ("#ff0000"), "nonzero" or "alpha". By default a mask must
+                contain 0 and one other value. Any other mask is left out, and the batch's `left_out` contains the
+                reason.
 
         Raises:
             UserError: An image or mask cannot be read, or a mask differs in size from its image. The message names the
@@ -555,7 +559,7 @@ def _bytes(value: Tensor) -> memoryview:
 
 
 def _reference(holder: object) -> Callable[[], object]:
-    """Return a weak reference to an object, or a strong one for types without weak references, such as lists."""
+    """Return a weak reference to an object, or a strong reference for types without weak references, such as list."""
     try:
         return ref(holder)
     except TypeError:
@@ -571,7 +575,7 @@ def _known_activation(model: nn.Module) -> str | None:
 
 
 def _other_channels(taken: int, got: int) -> str:
-    """Return the error message about a wrong number of channels, without the classifier's name in front."""
+    """Return the error message about a wrong number of channels. The caller puts the classifier's name in front."""
     if got > 3 >= taken > 1:
         return (
             "takes images with channels last, (B, H, W, 3), but these are (B, 3, H, W); wrap it in a module whose "

@@ -1,4 +1,4 @@
-"""Hash the content of the Python values that a network reads. The hash is the same in every process.
+"""Hash Python values that a network uses. Values with equal content have the same hash in every process.
 
     ContentHasher().hash({"scale": 2.0, "text": torch.ones(3, 8)})      # 32 hexadecimal digits
 
@@ -6,9 +6,9 @@ Numbers, text and containers are hashed by value and order, and tensors and arra
 and classes are hashed by their code and the globals that the code names, and objects by their class and attributes.
 Functions and classes of libraries and of this package are hashed by name. Devices are ignored.
 
-Values that a forward pass changes are left out individually. A `Place` is an attribute, a global or an item of a list
-or dict. `changed` returns the places whose values differ between two hashes, and the next hash leaves out only these
-places.
+Values that a forward pass changes are left out individually. A `Place` refers to such a value: it is the pair (id of
+the object that contains the value, name), for an attribute, a global, or an item of a list or dict. `changed` returns
+the places whose values differ between two hashes, and the next hash leaves out only the values at these places.
 """
 
 import copyreg
@@ -52,20 +52,20 @@ OPAQUE = (type(threading.Lock()), type(threading.RLock()), torch.device, torch._
 
 
 class UnhashableError(Exception):
-    """A value has no content that is the same in every process. The message names the value."""
+    """A value has no content that could be hashed identically in every process. The message names the value."""
 
 
 class ContentHasher:
     """Hash values by content.
 
     Args:
-        special: Function that is called first, with this hasher and each object. It returns the hash of the object, the
-            (holder, name, value) triples to hash instead of the object, or None.
-        left_out: Places to leave out.
+        special: Function that is called with this hasher and each object before the object is hashed. It returns the
+            hash of the object, the (holder, name, value) triples to hash instead of the object, or None.
+        left_out: (id of the holder, attribute name) pairs whose values are not hashed.
 
     Attributes:
         names: {id of an object: name to hash instead of the object}.
-        places: {place: (hash of its value, id of its value)}.
+        places: {(id of the holder, attribute name): (hash of the value, id of the value)}.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class ContentHasher:
         return self.hash_in(self, "", value)
 
     def hash_in(self, holder: object, name: str, value: object) -> str:
-        """Return the hash of a value, and record it for the place (`holder`, `name`)."""
+        """Return the hash of the value that `holder` stores under `name`, and record the hash in `places`."""
         limit = sys.getrecursionlimit()
         sys.setrecursionlimit(limit + FRAMES * DEEPEST)
         self._open.clear()
@@ -104,7 +104,7 @@ class ContentHasher:
             sys.setrecursionlimit(limit)
 
     def hash_place(self, holder: object, name: str, value: object) -> tuple[bytes, ...]:
-        """Return the name and hash of a value held by `holder`, or () if the value is left out.
+        """Return the name and hash of the value that `holder` stores under `name`, or () if the value is left out.
 
         A list or dict that is left out is hashed as if it were empty.
         """
@@ -126,11 +126,11 @@ class ContentHasher:
 
     @contextmanager
     def inside(self, *modes: str) -> Iterator[None]:
-        """Hash values in these modes inside the context.
+        """Switch on modes of hashing inside the context.
 
         Args:
-            *modes: "whole": no places are recorded; "unordered": the order of dicts is ignored; "many": containers of
-                plain values are hashed in one step.
+            *modes: "whole": nothing is recorded in `places`; "unordered": the order of dicts is ignored; "many":
+                containers of plain values are hashed in one step.
         """
         before = self._modes
         self._modes = before.union(modes)
@@ -145,7 +145,7 @@ class ContentHasher:
             return self._hash(value)
 
     def holder_of(self, place: Place) -> object:
-        """Return the object that contains a place."""
+        """Return the object (holder) that a place refers to."""
         return self._alive[place[0]]
 
     def _hash(self, value: object) -> bytes:
@@ -244,7 +244,7 @@ class ContentHasher:
         return None
 
     def _function(self, function: types.FunctionType) -> Iterator[str | bytes]:
-        """Yield the name of a library function, or a user function's code and the values that the code refers to."""
+        """Yield a library function's name, or a user function's code and the values that this code refers to."""
         module = str(function.__globals__.get("__name__", ""))  # functools.wraps replaces `__module__`
         if is_library(module):
             yield from ("function", module.partition(".")[0], function.__qualname__)
@@ -265,7 +265,7 @@ class ContentHasher:
                 yield from self.hash_place(function, name, value)
 
     def _module(self, module: types.ModuleType) -> Iterator[str | bytes]:
-        """Yield the name of a module and, for a user's own module (a config, for example), its data."""
+        """Yield a module's name and, if it is a user's own module (such as a config), its data."""
         yield from ("module", module.__name__)
         for name, value in sorted(vars(module).items()) if not is_library(module.__name__) else ():
             is_data = isinstance(
@@ -371,10 +371,11 @@ class ContentHasher:
 
 
 def changed(before: ContentHasher, after: ContentHasher) -> set[Place]:
-    """Return the innermost places whose values differ between two hashes of the same value.
+    """Return the innermost places at which a value that was hashed twice has changed.
 
-    A place is left out if it still refers to the same object and only a place inside this object differs. If items
-    were added to or removed from a list or dict, the whole list or dict differs, because the next pass may add more.
+    A place that still refers to the same object is not returned if only a place inside this object differs. If items
+    were added to or removed from a list or dict, the whole list or dict counts as changed, because the next pass may
+    add more.
     """
     nothing = (b"", 0)
     both = {
@@ -469,7 +470,7 @@ def _globals(code: types.CodeType, scope: dict[str, Any]) -> Iterator[tuple[dict
 
 
 def _words(code: types.CodeType) -> set[str]:
-    """Return the names in code, and those of its strings that may be looked up as names."""
+    """Return the names that code uses, and the strings in it that may be looked up as names."""
     return {name for part in nested(code) for name in part.co_names} | _texts(code)
 
 
@@ -482,14 +483,14 @@ def _texts(code: types.CodeType) -> set[str]:
 
 
 def _loaded_globals(code: types.CodeType) -> set[str]:
-    """Return the names that code reads or writes as globals, and those strings that may be looked up as names."""
+    """Return the globals that code reads or writes, and the strings in it that may be looked up as names."""
     operations = (operation for part in nested(code) for operation in dis.get_instructions(part))
     loaded = (item.argval for item in operations if item.opname.endswith(("_GLOBAL", "_GLOBALS", "_NAME")))
     return _texts(code).union(loaded)
 
 
 def _imported(name: str, scope: Mapping[str, Any]) -> list[types.ModuleType]:
-    """Return the loaded modules that an absolute or relative import of this name inside a function may refer to."""
+    """Return the loaded modules that an import of this name inside a function may mean, absolute or relative."""
     package = str(scope.get("__package__") or str(scope.get("__name__", "")).rpartition(".")[0]).split(".")
     around = [".".join([*package[:count], name]) for count in range(1, len(package) + 1) if package != [""]]
     return [sys.modules[path] for path in (name, *around) if isinstance(sys.modules.get(path), types.ModuleType)]
@@ -504,17 +505,17 @@ def _functions(value: Any) -> list[Any]:
 
 
 def _reached(kind: type) -> set[str]:
-    """Return the names of the methods that `forward` of a module may call, directly or indirectly."""
+    """Return the names of the methods that a module's `forward` may call, directly or indirectly."""
     return _reached_and_words(kind)[0]
 
 
 def names_in(kind: type) -> set[str]:
-    """Return the names and strings in those parts of the user's own code that `forward` of a module may run."""
+    """Return the names and strings in the parts of the user's own code that a module's `forward` may run."""
     return _reached_and_words(kind)[1]
 
 
 def _reached_and_words(kind: type) -> tuple[set[str], set[str]]:
-    """Return the method names, and the names and strings in their code; see `_reached` and `names_in`."""
+    """Return (method names as in `_reached`, names and strings as in `names_in`)."""
     reached: set[str] = set()
     every: set[str] = set()
     waiting = {name for name in dir(kind) if name.startswith("__") and name not in MAKING} | {"forward"}
@@ -537,7 +538,7 @@ def _reached_and_words(kind: type) -> tuple[set[str], set[str]]:
 
 
 def _composed(words: set[str], kind: type) -> set[str]:
-    """Return the method names that code may build and look up, as in getattr(self, f"forward_{mode}")."""
+    """Return the method names that code may compose and look up, as in getattr(self, f"forward_{mode}")."""
     ends = [word for word in words if len(word) > 2 and "_" in (word[0], word[-1]) and word.strip("_")]
     if not words & LOOKUPS or not ends:
         return set()
@@ -549,9 +550,9 @@ def _is_own_function(value: object) -> bool:
 
 
 def _class_name(kind: type) -> str:
-    """Return the name of a class with its package.
+    """Return the name of a class, preceded by its package.
 
-    The package is left out for a user's own class, because its module may be imported under several names.
+    The package is omitted for a user's own class, because its module may be imported under several names.
     """
     module = str(kind.__module__)  # not a string for some compiled classes
     package = module.partition(".")[0] if is_library(module) else ""
@@ -559,7 +560,7 @@ def _class_name(kind: type) -> str:
 
 
 def _has_plain_state(kind: type) -> bool:
-    """Return whether the state of an object of this class consists of its attributes only."""
+    """Return whether objects of this class have no state other than their attributes."""
     if kind in copyreg.dispatch_table:
         return False
     if any(
@@ -570,7 +571,7 @@ def _has_plain_state(kind: type) -> bool:
 
 
 def _refuse_hidden_state(value: object) -> None:
-    """Raise UnhashableError for an object with state outside its attributes, such as one implemented in C."""
+    """Raise UnhashableError if an object, such as one implemented in C, has state outside its attributes."""
     try:
         object.__reduce_ex__(value, 4)
     except TypeError as error:

@@ -1,8 +1,8 @@
 """Test whether all image evidence passes through a layer (a full cut), and whether gradients miss a part of a network.
 
-Grad-CAM and similar methods show the evidence in the output of a layer. In a chain of layers this is all the evidence.
-Evidence is missing if another branch bypasses the layer, or if the network runs the layer on several views of the
-image. The test checks whether the logits still depend on the image while the layer's last output is held fixed.
+Grad-CAM and similar methods show the evidence in the output of a layer. In a chain of layers, this is all the evidence.
+Some evidence is missing if a branch bypasses the layer, or if the network runs the layer on several views of the image.
+The test checks whether the logits still depend on the image while the layer's last output is held fixed.
 
 Gradients miss everything that `forward` computes under `no_grad` or detaches. The test checks whether the gradient
 changes if autograd also follows these parts.
@@ -55,7 +55,7 @@ def is_full_cut(classifier: Classifier, image: Images, module: nn.Module, runs: 
 
 
 def _logits(classifier: Classifier, image: Images, module: nn.Module, runs: int, kept: list[Tensor]) -> Tensor | None:
-    """Return the logits with the module's last output held fixed; None if they have a gradient at the image.
+    """Return the logits with the module's last output held fixed, or None if they have a gradient at the image.
 
     The result is also None if the number of calls of the module depends on the image.
     """
@@ -77,7 +77,7 @@ def _logits(classifier: Classifier, image: Images, module: nn.Module, runs: int,
 
 
 def _gradient(logits: Tensor, inputs: Images) -> Tensor | None:
-    """Return the gradient of a sum of logits, weighted so that no logit cancels another, or None if there is none."""
+    """Return the gradient of a weighted sum of logits, or None if there is none. The weights prevent cancellation."""
     if not logits.requires_grad:
         return None
     weights = torch.arange(1, logits.shape[1] + 1, device=logits.device).cos().expand_as(logits)
@@ -109,14 +109,14 @@ def _last_output_held(module: nn.Module, runs: int, kept: list[Tensor]) -> Itera
 
 
 class Uncut(TorchFunctionMode):
-    """Let gradients pass, inside `with`, where a network switches them off or detaches a tensor."""
+    """Context manager that computes gradients even where a network disables them or detaches a tensor."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return call_uncut(function, args, kwargs or {})
 
 
 def call_uncut(function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """Call a torch function with autograd on. A function that detaches returns its input instead."""
+    """Call a torch function with autograd enabled. A function that would detach its input returns it unchanged."""
     if function in (torch.detach, Tensor.detach) or getattr(function, "__self__", None) is Tensor.data:
         return args[0].view_as(args[0])
     if function is Tensor.detach_:
@@ -132,12 +132,12 @@ _named: WeakSet[Classifier] = WeakSet()  # classifiers whose message was printed
 
 
 def check_gradient(classifier: Classifier, images: Images, module: nn.Module | None = None) -> None:
-    """Print a message, once per network, if the gradient bypasses part of the network.
+    """Print a message, once per network, if the gradient misses part of the network.
 
     Args:
         classifier: The network.
         images: Images (B, 3, H, W).
-        module: The gradients are with respect to the last output of this module; None: with respect to the images.
+        module: The gradients are taken with respect to the last output of this module, or to the images if None.
     """
     if classifier not in _named and is_gradient_partial(classifier, images[:1], module):
         _named.add(classifier)
@@ -148,7 +148,7 @@ def check_gradient(classifier: Classifier, images: Images, module: nn.Module | N
 
 
 def is_gradient_partial(classifier: Classifier, image: Images, module: nn.Module | None = None) -> bool:
-    """Return whether the gradient bypasses part of the network. False if there is no gradient at all.
+    """Return whether the gradient misses part of the network. False if there is no gradient at all.
 
     The result is cached per image size and module.
 
@@ -165,7 +165,7 @@ def is_gradient_partial(classifier: Classifier, image: Images, module: nn.Module
 
 
 def _leaves_out(classifier: Classifier, image: Images, module: nn.Module | None) -> bool:
-    """Return whether the gradient changes if the network is prevented from switching gradients off."""
+    """Return whether the gradient changes if the network cannot disable gradients."""
     noise = torch.from_numpy(uniform(seed_of("gradient"), image.numel())).view_as(image).to(image)
     gradients = []
     with untouched(classifier), classifier.uncounted():

@@ -28,7 +28,7 @@ MEAN, STD = 127 / 255, 128 / 255  # of images in [0, 1]: the network was trained
 
 
 def write_efficientnet_lite(folder: Path, variant: int = 0) -> Path:
-    """Write a checkpoint folder in the format of the Hub, unless it exists, and return it.
+    """Write a checkpoint folder in the format of the Hub, and return its path.
 
     Args:
         folder: Folder to write atomically. An existing folder is returned unchanged.
@@ -75,7 +75,7 @@ def read_weights(variant: int) -> dict[str, Tensor]:
 
 
 def _network(variant: int, weights: dict[str, Tensor]) -> "TimmWrapperForImageClassification":
-    """Return timm's network in the wrapper of transformers, with these weights and their training settings."""
+    """Return timm's network in the transformers wrapper, with these weights and the settings used to train them."""
     from timm import create_model
     from transformers import TimmWrapperConfig, TimmWrapperForImageClassification
 

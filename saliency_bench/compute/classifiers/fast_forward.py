@@ -6,16 +6,16 @@ the convolutions' weights and shares all other weights with the caller's classif
 `load_classifier(..., precision="bf16")` (`run --precision bf16`) the copy computes in bfloat16, with weights that are
 cast once. On a CPU with instructions for bfloat16 (avx512_bf16, amx_bf16) the copy takes 35 % of the time, and its
 logits are off by 0.3 % of their range. On a trained ResNet, maps of occlusion, rise, lime and scorecam were off by at
-most 2.4 % of their range (0.7 % in the median). On a GPU only the layout and the cast help: in float32 no copy is
-created, and batch norms are not folded (see `GAINING` and `FOLDING`).
+most 2.4 % of their range (0.7 % in the median). On a GPU, only the memory layout and the cast save time. There, no copy
+is created in float32, and batch norms are not folded (see `GAINING` and `FOLDING`).
 
 A batch norm is folded only if one recorded pass shows that nothing else reads its convolution's output or the weights
 of the two layers. Nothing is folded if the Python code reads a tensor value, because a different image may then take a
-different path through the code. The logits of the copy and the classifier are compared for two pictures that depend on
-the image size alone. In float32 they may differ by up to `TOLERANCE`. In the requested precision the copy's error may
-be up to twice the classifier's error, or one rounding error of the largest logit. If the copy is not accurate enough or
-not faster, the classifier itself is used, and the log gives the reason. The choice depends on the network and the image
-size, never on the images, so identical batches have bit-identical results.
+different path through the code. The logits of the copy and the classifier are compared for two test pictures that
+depend only on the image size. In float32 they may differ by up to `TOLERANCE`. In the requested precision the copy's
+error may be up to twice the classifier's error, or one rounding error of the largest logit. If the copy is not accurate
+enough or not faster, the classifier itself is used, and the log gives the reason. The choice depends on the network and
+the image size, never on the images, so identical batches have bit-identical results.
 
 With `load_classifier(..., compile=True)` (`run --compile`) the copy is compiled. On an H100 in bf16, ResNet-18 then
 takes 66 % of the time, and ResNet-50 takes 58 %. On a CPU, ResNet-18 takes 76 to 89 %. Compiling takes up to 20 seconds
@@ -102,7 +102,7 @@ _copies: WeakKeyDictionary[Classifier, tuple[Hashable, Classifier | None]] = Wea
 
 
 def _state(classifier: Classifier, images: Images) -> Hashable:
-    """Return everything that a copy depends on. If two states are equal, so are the copies."""
+    """Return everything that a copy depends on. Equal states produce equal copies."""
     tensors = list(chain(classifier.parameters(), classifier.buffers()))
     by_device: dict[torch.device, list[Tensor]] = {}
     for tensor in tensors:
@@ -114,7 +114,7 @@ def _state(classifier: Classifier, images: Images) -> Hashable:
 
 
 def _bits(tensor: Tensor) -> Tensor:
-    """Return the sum of a tensor's bytes, read as 64-bit integers, modulo 2^64, Int64 ()."""
+    """Read a tensor's bytes as 64-bit integers and return their sum modulo 2^64, Int64 ()."""
     content = tensor.detach().contiguous().flatten().view(torch.uint8)
     whole = len(content) // 8 * 8
     eights = content[:whole] if content.storage_offset() % 8 == 0 else content[:whole].clone()
@@ -164,7 +164,7 @@ def _fused_copy(classifier: Classifier, images: Images) -> Classifier | None:
 def _checked_copy(classifier: Classifier, probe: Images, precision: str) -> tuple[Classifier | None, str]:
     """Return (copy, ""), or (None, reason for rejecting the copy).
 
-    The classifier's passes and precision are changed.
+    This changes the classifier's `passes` and `precision`.
     """
     classifier.precision = "fp32"  # precise enough to expose a copy that differs
     folds = FOLDING[probe.device.type] or classifier.compiled
@@ -193,7 +193,7 @@ def _checked_copy(classifier: Classifier, probe: Images, precision: str) -> tupl
 
 
 def _compile(fused: Classifier) -> None:
-    """Compile the network for passes of any batch size."""
+    """Compile the network for any batch size."""
     import torch._inductor.config as inductor  # imported here because it takes half a second
 
     torch.compiler.reset()  # torch stores only a few compiled networks per class, and then stops compiling
@@ -210,12 +210,12 @@ def _passed(fused: Classifier, images: Images) -> Tensor:
 
 
 def _distance(logits: Tensor, exact: Tensor) -> float:
-    """Return the largest absolute difference between logits; equal infinities count as no difference."""
+    """Return the largest absolute difference between logits. Equal infinite logits do not differ."""
     return float((logits - exact).masked_fill(logits == exact, 0).abs().max())
 
 
 def _cast(fused: Classifier) -> None:
-    """Cast the weights of convolutions and linear layers once, because autocast would cast them at each pass."""
+    """Cast the weights of convolutions and linear layers once, because autocast would cast them in every pass."""
     dtype = DTYPES.get(fused.precision, torch.float32)
     for module in fused.modules():
         if _is_plain(module, nn.Conv2d) or _is_plain(module, nn.Linear):
@@ -231,7 +231,7 @@ def _probe(images: Images) -> Images:
 
 
 class _Record(TorchDispatchMode):
-    """Record of the operations of a forward pass. It keeps inputs and outputs alive, so their ids are unique."""
+    """Record of the operations in a forward pass. It keeps inputs and outputs alive, so their ids stay unique."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -258,7 +258,7 @@ class _Reads(TorchFunctionMode):
 
 
 def recorded_calls(forward: Callable[[], Tensor]) -> tuple[Tensor, list[tuple[str, tuple, dict, object]] | None]:
-    """Return the logits and operations of a pass, or None if the Python code reads a tensor value.
+    """Return (logits, operations) of a pass. The operations are None if the Python code reads a tensor value.
 
     An operation is (name, arguments, keyword arguments, output).
     """
@@ -268,7 +268,7 @@ def recorded_calls(forward: Callable[[], Tensor]) -> tuple[Tensor, list[tuple[st
 
 
 def _recorded(classifier: Classifier, probe: Images) -> tuple[Tensor, list[tuple[str, str]]]:
-    """Return the logits of the probe, and (convolution, batch norm) names of each pair to fold."""
+    """Return the logits of the probe, and the (convolution, batch norm) names of the pairs to fold."""
     logits, calls = recorded_calls(lambda: classifier(probe))
     if calls is None:
         return logits, []
@@ -301,7 +301,7 @@ def _is_plain(module: nn.Module, kind: type[Layer]) -> TypeGuard[Layer]:
 
 
 def _folded(classifier: Classifier, pairs: list[tuple[str, str]]) -> Classifier:
-    """Return a channels-last copy with the pairs folded. All weights except the convolutions' are shared."""
+    """Return a channels-last copy with the pairs folded. It shares all weights except those of the convolutions."""
     shared = chain(classifier.parameters(), classifier.buffers())
     memo: dict[int, object] = {id(tensor): tensor for tensor in shared}
     fused = copy.deepcopy(classifier, memo | {id(classifier.frame): classifier.frame})

@@ -32,7 +32,7 @@ HALVINGS = 5  # how many times stages without convolutions may halve a convoluti
 
 @dataclass(frozen=True)
 class MapLayout:
-    """Layout of a map with `grid` (h, w) in the output of a module. `axes` is "BCHW", "BHWC" or "BNC"."""
+    """Layout of the feature map in a module's output: its grid (h, w), and its axes "BCHW", "BHWC" or "BNC"."""
 
     axes: str
     grid: tuple[int, int]
@@ -43,7 +43,7 @@ class MapLayout:
         return self.grid[0] * self.grid[1]
 
     def channels_first(self, values: Tensor) -> Tensor:
-        """Return values (n, ...) of this layout as (n, C, h, w)."""
+        """Convert values (n, ...) in this layout to (n, C, h, w)."""
         if self.axes == "BNC":
             values = values.unflatten(1, self.grid)
         return values if self.axes == "BCHW" else values.movedim(-1, 1)
@@ -56,11 +56,12 @@ class Output:
     Attributes:
         name: Name of the module.
         shape: Shape of the output.
-        layout: Layout of its feature map, or None if it is not a feature map.
-        pooled: Whether pooling lowered its resolution after the last convolution or linear layer.
+        layout: Layout of the feature map in the output, or None if the output is not a feature map.
+        pooled: Whether pooling lowered the resolution after the last convolution or linear layer.
         passive: Whether the module only pools or drops values.
-        scores: Whether the output consists of class scores: its mean over the pixels equals the logits, or it is the
-            output of a linear layer over tokens with one channel per class (the second head of VOLO).
+        scores: Whether the output consists of class scores. This is the case if the mean over the pixels equals the
+            logits, or if a linear layer over tokens computes the output with one channel per class (the second head of
+            VOLO).
     """
 
     name: str
@@ -119,7 +120,7 @@ def has_feature_maps(classifier: Classifier, images: Images) -> bool:
 def check_cut(classifier: Classifier, images: Images, layer: str, outputs: list[Tensor]) -> None:
     """Check that a layer's last output contains all evidence and is aligned with the image.
 
-    If the layer runs once and another branch bypasses it (as inside a residual block), only a message is printed.
+    If the layer runs once and a branch bypasses it (as inside a residual block), only a message is printed.
 
     Raises:
         UserError: The layer runs several times and its last output does not contain all evidence, the layer runs on
@@ -138,7 +139,7 @@ def check_cut(classifier: Classifier, images: Images, layer: str, outputs: list[
 
 
 def check_patches(classifier: Classifier, images: Images) -> None:
-    """Check that all evidence of a transformer comes from its patches.
+    """Check that all of a transformer's evidence about the image comes from its patches.
 
     Raises:
         UserError: A branch of the network bypasses the patches, or the patches are computed several times.
@@ -175,7 +176,7 @@ def check_views(classifier: Classifier, images: Images) -> None:
 
 
 def _patch_layer(classifier: Classifier, images: Images) -> str | None:
-    """Return the layer that computes a transformer's patches: the last convolution, else the first linear layer."""
+    """Return the layer that computes a transformer's patches: the last convolution, or else the first linear layer."""
     modules = dict(classifier.model.named_modules())
     names = [output.name for output in _outputs(classifier, images[:1]) if len(output.shape) > 2]
     convolutions = [name for name in names if isinstance(modules[name], nn.Conv2d)]
@@ -210,7 +211,7 @@ def is_cut(classifier: Classifier, images: Images, layer: str) -> bool:
 
 
 def _is_placed(classifier: Classifier, images: Images, layer: str) -> bool:
-    """Return whether a layer's map is aligned with the image; cached per image size."""
+    """Return whether a layer's map is aligned with the image. The result is cached per image size."""
     recording, layout = _recording(classifier, images[:1]), layout_of(classifier, images, layer)
     if layout is None or layout.pixels == 1:
         return True
@@ -245,9 +246,9 @@ def runs_of(classifier: Classifier, images: Images, layer: str) -> int:
 
 
 def _grown(classifier: Classifier, images: Images) -> Output | None:
-    """Return the last output that consists of maps or tokens, if it has several per image; else None.
+    """Return the last output that consists of maps or tokens if it has several per image, else None.
 
-    The batch has then grown because the network creates several views of each image.
+    The batch grows if the network creates several views of each image.
     """
     outputs = (output for output in reversed(_outputs(classifier, images[:1])) if not output.passive)
     last = next((output for output in outputs if len(output.shape) in (3, 4)), None)
@@ -289,7 +290,8 @@ def _of_part(classifier: Classifier, images: Images, layer: str) -> UserError:
 def _fix(classifier: Classifier, images: Images, layer: str) -> str:
     """Suggest a layer with an output that contains all evidence.
 
-    This is the smallest such block around the given layer, or else the layer of the last feature map.
+    The suggestion is the innermost block around the given layer that has such an output, or else the layer of the last
+    feature map.
     """
     maps = set(_feature_maps(classifier, images))
     blocks = (name for name in _around(layer) if name in maps and is_cut(classifier, images, name))
@@ -302,7 +304,7 @@ def _fix(classifier: Classifier, images: Images, layer: str) -> str:
 
 
 def refuse_script(classifier: Classifier) -> None:
-    """Raise UserError for TorchScript, whose layers cannot be read from Python."""
+    """Raise UserError for a TorchScript network, because its layers cannot be accessed from Python."""
     if any(isinstance(module, torch.jit.ScriptModule) for module in classifier.model.modules()):
         raise UserError(
             f"{classifier.id} is TorchScript, and the layers of TorchScript cannot be read; pass the module from which "
@@ -311,10 +313,10 @@ def refuse_script(classifier: Classifier) -> None:
 
 
 def last_feature_map(classifier: Classifier, images: Images, pixels: int = 1) -> str | None:
-    """Return the last, outermost module with an aligned map of more than `pixels` that contains all evidence.
+    """Return the last, outermost module whose map is aligned, contains all evidence and has more than `pixels` pixels.
 
     The result is None if there is no such module, or if non-patch tokens follow the last map. If the last map does not
-    contain all evidence, the result is the last earlier map that does, from before the branches split.
+    contain all evidence, the result is the last module before it whose map does.
     """
     maps = _feature_maps(classifier, images, pixels)
     if maps and is_cut(classifier, images, maps[-1]) and _is_placed(classifier, images, maps[-1]):
@@ -334,7 +336,7 @@ def last_feature_map(classifier: Classifier, images: Images, pixels: int = 1) ->
 
 
 def _feature_maps(classifier: Classifier, images: Images, pixels: int = 1) -> list[str]:
-    """Return the modules that output a map of more than `pixels`, in the order in which they finish.
+    """Return the modules whose output is a map of more than `pixels` pixels, in the order in which they finish.
 
     Modules inside a block are left out if the block's own map is no larger than `pixels` (the first convolutions of a
     block that halves the map), because other branches of the block bypass them. A Sequential, a module that contains
@@ -383,10 +385,10 @@ def layout_of(classifier: Classifier, images: Images, layer: str) -> MapLayout |
 
 
 def _before_scores(outputs: list[Output]) -> list[Output]:
-    """Return the outputs up to the last features, without maps of class scores (`Output.scores`).
+    """Return the outputs up to the last features. Class scores (`Output.scores`) are removed.
 
-    For tokens, only the last layer counts as a head, because inside a block the numbers of channels and classes may be
-    equal by chance.
+    If the outputs are tokens, only the last layer counts as a head, because inside a block the number of channels may
+    equal the number of classes by chance.
     """
     maps = [output for output in outputs if output.layout and output.layout.pixels > 1]
     if not maps or not any(output.scores for output in maps):
@@ -406,13 +408,13 @@ def _are_tokens(output: Output) -> bool:
 
 @dataclass(frozen=True)
 class Recording:
-    """Record of a network's forward pass, with results that are later derived from the record.
+    """Record of a network's forward pass, and cached results that are derived from it.
 
     Attributes:
         outputs: Outputs of the modules, in the order in which they finish.
         cuts: {layer: whether it is a full cut}.
         placed: {layer: whether its map is aligned with the image}.
-        complained: Layers for which a message was printed.
+        complained: Layers for which a message has already been printed.
     """
 
     outputs: list[Output]
@@ -478,7 +480,7 @@ def _with_scores(output: Output, module: nn.Module, means: Tensor | None, logits
 
 
 class Pooling(TorchFunctionMode):
-    """Mark, inside `with`, tensors that pooling has shrunk, until the next convolution or linear layer."""
+    """Context manager that marks tensors shrunk by pooling. Convolutions and linear layers remove the mark."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -496,7 +498,7 @@ class Pooling(TorchFunctionMode):
         return output
 
     def _made_smaller(self, name: str, inputs: list[Tensor], output: Tensor) -> bool:
-        """Return whether this call is a pooling operation or has only pooled inputs."""
+        """Return whether this operation pools its input or has only pooled inputs."""
         lowers = "pool" in name and bool(inputs) and output.shape[2:].numel() < inputs[0].shape[2:].numel()
         return lowers or (bool(inputs) and all(map(self.is_pooled, inputs)))
 
@@ -506,7 +508,7 @@ class Pooling(TorchFunctionMode):
         return bool(getattr(values, _MARK, False))
 
     def layout(self, output: Tensor, image: Images) -> MapLayout | None:
-        """Return the layout of the feature map in an output of one image, from the grids of the convolutions so far."""
+        """Infer the layout of the feature map in an output for one image from the grids of the convolutions so far."""
         shape = tuple(output.shape)
         if len(shape) == 4:
             tall, wide = shape[2:]
@@ -532,7 +534,7 @@ class Pooling(TorchFunctionMode):
 
 
 def _pictures(values: Any) -> list[Tensor]:
-    """Return the tensors with more than one pixel or token, without weights and per-channel factors."""
+    """Return the tensors that have more than one pixel or token. Weights and per-channel factors are left out."""
     return [
         value for value in tree_leaves(values)
         if isinstance(value, Tensor) and not isinstance(value, nn.Parameter)
@@ -542,7 +544,7 @@ def _pictures(values: Any) -> list[Tensor]:
 
 @contextmanager
 def detached_at(module: nn.Module) -> Iterator[list[Tensor]]:
-    """Cut the graph at a module's output, and yield a list to which each call adds its output as a leaf tensor.
+    """Cut the autograd graph at a module's output. Yield a list to which each call adds its output as a leaf tensor.
 
     The leaf requires gradients. Later modules receive a copy, so that an in-place operation after the module does not
     overwrite the leaf.
@@ -572,7 +574,7 @@ def detached_at(module: nn.Module) -> Iterator[list[Tensor]]:
 
 @contextmanager
 def replaced_at(module: nn.Module, value: Tensor, runs: int) -> Iterator[None]:
-    """Replace the last output of a module that runs `runs` times with `value`, so that later modules use `value`."""
+    """Replace the module's output with `value` in the last of its `runs` calls."""
     calls = count(1)
 
     def replace(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:

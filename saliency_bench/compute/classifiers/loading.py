@@ -42,8 +42,8 @@ def load_classifier(
     """Load a classifier from a Hub id, a local folder, "torchvision:resnet18", or a model object that returns logits.
 
     Weights are read as safetensors, or with `weights_only=True`; nothing downloaded is executed. If a folder with
-    exactly this name exists, it is used, and a message is printed. "hub:owner/name" always means the model on the Hub,
-    and "owner/name@revision" means one of its commits or branches.
+    exactly this name exists, it is used, and a message is printed. "hub:owner/name" always means the model on the Hub.
+    "owner/name@revision" selects one of the model's commits or branches.
 
     `model` may also be a string for your own network: "./net.py:make" (a function or class that returns a network),
     "timm:resnet18:weights=best.safetensors", "torchvision:resnet18:weights=best.pth" or "./net.pt" (TorchScript).
@@ -142,7 +142,7 @@ def _named(
 
 
 def _refuse(given: model_objects.Given | None, revision: str | None, reason: str) -> None:
-    """Raise UserError for settings that apply only to a torch module or only to a Hub id. `reason` ends the message."""
+    """Raise UserError if a setting applies only to torch modules or only to Hub ids. `reason` ends the message."""
     if given is not None and any(value is not None for value in vars(given).values()):
         raise UserError(
             f"mean=, std=, size=, labels=, prompts=, logits= and name= apply only to a torch module; {reason}"

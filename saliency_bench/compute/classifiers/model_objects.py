@@ -1,4 +1,4 @@
-"""Create classifiers from model objects, with the image processor and class names that the objects define.
+"""Create classifiers from model objects, using the image processor and class names that the objects define.
 
 A `transformers` model has class names in `config.id2label`. Its processor is read from `name_or_path` if that is a
 folder or a Hub repository with a cached snapshot. A `timm` model has both in its `pretrained_cfg`, and a `transformers`
@@ -35,7 +35,7 @@ Values = float | Sequence[float]  # one number for all channels, or one per chan
 
 @dataclass(frozen=True)
 class Given:
-    """Settings of the caller for a model object; None keeps the object's own value."""
+    """The caller's settings for a model object. None keeps the object's own value."""
 
     mean: Values | None = None
     std: Values | None = None
@@ -91,14 +91,14 @@ def from_object(model: Any, given: Given, layer: str | None, device: torch.devic
 
 
 def _checked_name(name: object) -> str:
-    """Return the user's name for a model; raise UserError if the name is too long or has special characters."""
+    """Return the user's name for a model, or raise UserError if it is too long or has special characters."""
     if not isinstance(name, str) or not re.fullmatch(r"[\w.-][\w. -]{0,99}", name):
         raise UserError(f"name={name!r} is not valid; use at most 100 letters, digits, dots, dashes and spaces")
     return name
 
 
 def _bare(model: nn.Module) -> nn.Module:
-    """Return the network without wrappers that compile it, distribute it over devices, or hide its layers."""
+    """Remove wrappers that compile a network, distribute it over devices or hide its layers."""
     while True:
         inner = vars(model).get("_actual_script_module")  # set by torch.jit.trace
         if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
@@ -138,7 +138,7 @@ def _leave_inference_mode(model: nn.Module) -> None:
 
 
 def _refuse(model: nn.Module, name: str, given: Given) -> None:
-    """Raise UserError if a network cannot be scored or `logits` is not a function."""
+    """Raise UserError if a network cannot be benchmarked or `logits` is not a function."""
     if given.logits is not None and not callable(given.logits):
         raise UserError(
             'logits= must be a function of the model\'s output, such as lambda output: output["scores"]; '
@@ -176,7 +176,7 @@ def _refuse(model: nn.Module, name: str, given: Given) -> None:
 def _preprocessing(
     model: Any, processor: Any, given: Given, name: str
 ) -> tuple[Geometry, Frame, Sequence[float] | None, Sequence[float] | None]:
-    """Return the results of `frame_of` with the caller's values in place of the model's. Mean and std may be None."""
+    """Like `frame_of`, but the caller's values override the model's. Mean and std may be None."""
     geometry: Geometry = Geometry()
     frame: Frame = as_it_is
     mean: Sequence[float] | None = None
@@ -192,14 +192,14 @@ def _preprocessing(
 
 
 def as_it_is(image: Image.Image) -> torch.Tensor:
-    """Return an unscaled picture as Float (3, H, W) in [0, 1]."""
+    """Convert a picture to Float (3, H, W) in [0, 1] without resizing it."""
     from torchvision.transforms.v2 import functional as T
 
     return T.pil_to_tensor(image).float() / 255
 
 
 def squashed(size: int | tuple[int, int]) -> tuple[Geometry, Frame]:
-    """Return the geometry and frame function that squash images to a size; an int means a square."""
+    """Return the geometry and the frame function that squash images to a size. An int means a square."""
     sides = tuple(size) if isinstance(size, tuple | list) else (size, size)
     if len(sides) != 2:
         raise UserError(f"size must be a number of pixels, or (height, width); got {size}")
@@ -261,9 +261,9 @@ def _built_size(model: nn.Module) -> dict[str, tuple[int, int, int]]:
 
 
 def _agreeing(snapshots: list[Path]) -> list[Path]:
-    """Return one of the snapshots if all have identical processors, else [].
+    """Return [one of the snapshots] if all of them have identical processors, else [].
 
-    A model object does not name its snapshot.
+    A model object does not name the snapshot it was loaded from.
     """
     read = (*PROCESSORS, *TOKENIZERS)
     contents = {tuple((s / f).read_bytes() if (s / f).is_file() else b"" for f in read) for s in snapshots}

@@ -1,4 +1,4 @@
-"""Inspect networks: the logits in an output, the number of input channels (one or three), and the structure."""
+"""Find the logits in a network's output, its number of input channels (one or three), and its structure."""
 
 import io
 import pickle
@@ -87,7 +87,7 @@ def _describe(output: Any, logits: Any = None) -> str:
 
 
 def _fix(output: Any, logits: Any) -> str:
-    """Return the fix for an output that is not logits, from its type and shape."""
+    """Return the fix to suggest for an output that is not logits, based on its type and shape."""
     parts = _parts(output)
     first = output[0] if isinstance(output, tuple | list) and output else output
     if {"boxes", "pred_boxes"} & {key for key, _ in [*parts, *_parts(first)]}:
@@ -116,14 +116,14 @@ def _fix(output: Any, logits: Any) -> str:
 
 
 def _parts(output: Any) -> list[tuple[Any, Any]]:
-    """Return [(key, value)] of an output with several parts, or [] for any other output."""
+    """Return the (key, value) pairs of an output with several parts, or [] for any other output."""
     if isinstance(output, Mapping):
         return list(output.items())
     return list(enumerate(output)) if isinstance(output, tuple | list) else []
 
 
 def grey(images: Images) -> Tensor:
-    """Convert RGB images to grey, Float (B, 1, H, W). An image with three equal channels becomes its first channel."""
+    """Convert RGB images to grey, Float (B, 1, H, W). If the three channels are equal, the result is the first one."""
     return (images * images.new_tensor(GREY).view(1, 3, 1, 1)).sum(dim=1, keepdim=True)
 
 
@@ -179,7 +179,7 @@ def channels_of(model: nn.Module, name: str, geometry: Geometry, mean: Sequence[
 
 
 def structure_of(model: nn.Module, hasher: ContentHasher) -> dict[str, str]:
-    """Describe everything except the weights, for the classifier's digest.
+    """Describe everything about a network except its weights, for the classifier's digest.
 
     The structure of each module consists of its class, the names of its children and parameters, its hooks, and its
     public and private attributes. All values are hashed by content (`ContentHasher`): settings, tensors, arrays,
@@ -188,10 +188,11 @@ def structure_of(model: nn.Module, hasher: ContentHasher) -> dict[str, str]:
 
     Args:
         model: The network.
-        hasher: Hasher from `hasher_of_networks`; the network's places are added to its `places`.
+        hasher: Hasher from `hasher_of_networks`. The network's values are recorded in its `places`.
 
     Returns:
-        {"PATH ATTRIBUTE": hash}, or `UNSTABLE` and the reason for a value whose content differs between processes.
+        {"PATH ATTRIBUTE": hash}. For a value whose content differs between processes, the hash is replaced by
+        `UNSTABLE` and the reason.
     """
     structure: dict[str, str] = {}
     for path, module, name, value in _network(model, hasher):
@@ -208,12 +209,12 @@ def structure_of(model: nn.Module, hasher: ContentHasher) -> dict[str, str]:
 
 
 def hasher_of_networks(left_out: Collection[Place] = ()) -> ContentHasher:
-    """Return a hasher for `structure_of` that leaves out these places."""
+    """Return a hasher for `structure_of` that does not hash the values at these places."""
     return ContentHasher(_replacement, left_out)
 
 
 def _network(model: nn.Module, hasher: ContentHasher) -> list[tuple[str, nn.Module, str, Any]]:
-    """Return (path, module, name, value) of every setting of a network; the hasher identifies modules by path."""
+    """Return (path, module, name, value) of every setting of a network. The hasher identifies modules by path."""
     scripts = [module for module in model.modules() if isinstance(module, torch.jit.ScriptModule)]
     inner = {id(module) for script in scripts for module in list(script.modules())[1:]}
     modules = [(path, module) for path, module in model.named_modules() if id(module) not in inner]
@@ -224,7 +225,7 @@ def _network(model: nn.Module, hasher: ContentHasher) -> list[tuple[str, nn.Modu
 
 
 def _named(model: nn.Module) -> set[str]:
-    """Return the names in the user's own code that `forward` of a network may run."""
+    """Return the names in the parts of the user's own code that a network's `forward` may run."""
     classes = {type(module) for module in model.modules() if not is_library(type(module).__module__)}
     return {word for kind in classes for word in names_in(kind)}
 
@@ -262,7 +263,7 @@ def _settings(module: nn.Module, ignored: Collection[str]) -> Iterator[tuple[str
 
 
 def _replacement(hasher: ContentHasher, value: Any) -> bytes | list[tuple[Any, str, Any]] | None:
-    """Return what to hash in place of a network, a graph or a transformers config; None for any other value.
+    """Return what to hash instead of a network, a graph or a transformers config, or None for any other value.
 
     A transformers config is replaced by the entries that it saves. A module that is not registered, such as one in a
     list, is hashed with its weights.
@@ -307,14 +308,14 @@ def _script(module: torch.jit.ScriptModule) -> str:
 
 
 class _Attributes(pickle.Unpickler):
-    """Unpickler that reads attributes of TorchScript as text and tensors as shapes, and calls no function."""
+    """Unpickler that reads a TorchScript file without calling any function. Tensors are read as shapes."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return a stand-in for a class or function of the pickle."""
+        """Return a stand-in for a class or function that the pickle names."""
         return _shape if name.startswith("_rebuild") else _ScriptObject
 
     def persistent_load(self, index: Any) -> None:
-        """Leave out the storage of a tensor."""
+        """Return None in place of a tensor's storage."""
         return None
 
 
@@ -323,7 +324,7 @@ def _shape(storage: None, offset: int, size: tuple, *others: object) -> str:
 
 
 class _ScriptObject:
-    """An object of TorchScript: its constructor arguments, and its attributes except the training mode."""
+    """A TorchScript object: its constructor arguments, and its attributes except the training mode."""
 
     content: tuple = ()
 

@@ -82,7 +82,7 @@ def _check_architecture(name: str, given: Mapping[str, object]) -> None:
 
 
 def opened(text: str) -> tuple[Any, dict[str, Any]]:
-    """Return the module, classifier or pipeline for a model string, and arguments for `load_classifier`.
+    """Return the module, classifier or pipeline that a model string names, and arguments for `load_classifier`.
 
     Raises:
         UserError: The network cannot be built, or the weights do not match.
@@ -260,7 +260,7 @@ def _content(path: Path) -> Any:
 
 
 def _state_of(content: Any, file: str, depth: int = DEEPEST) -> "dict[str, Tensor]":
-    """Return the weights {name: tensor} in a file's content, nested in at most `depth` levels of common keys.
+    """Return the weights {name: tensor} in a file's content. They may be nested under up to `depth` common keys.
 
     Raises:
         UserError: The content has no tensors.

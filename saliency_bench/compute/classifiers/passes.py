@@ -35,7 +35,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Pass:
-    """Pictures of one pass: the same number for each of `images`, followed by padding.
+    """The pictures of one pass: equally many for each of its images, followed by padding.
 
     Attributes:
         images: Indices of the images.
@@ -61,8 +61,8 @@ def forward_many(
 ) -> Tensor:
     """Return the results of `read` for the logits of `count` pictures of each image, (B, count, ...).
 
-    Only one pass of pictures is in memory at a time. The network runs as its faster copy (`fast_forward`), except with
-    a single picture per image.
+    Only the pictures of one pass are in memory at a time. If there are several pictures per image, the faster copy of
+    the network is used (`fast_forward`).
 
     Args:
         classifier: The classifier.
@@ -80,7 +80,7 @@ def forward_many(
         logits_of = lambda samples, pictures: forward(draw(samples, pictures))  # noqa: E731
 
     def work(passes: Iterator[Pass]) -> Tensor:
-        """Return the results of all passes without padding."""
+        """Return the results of all passes. Results for padding are dropped."""
         rows = (read(logits_of(item.samples, item.pictures), item.samples)[: item.count] for item in passes)
         return torch.cat(list(rows))
 
@@ -99,7 +99,7 @@ def scores_of(
     batch_size: int | None = None,
     windows: Windows | None = None,
 ) -> Tensor:
-    """Return the scores of `count` pictures derived from each image, Float (B, count); see `forward_many`."""
+    """Return the target's score for `count` pictures derived from each image, Float (B, count). See `forward_many`."""
 
     def read(logits: Tensor, samples: Tensor) -> Tensor:
         return score(logits, target[samples], on, classifier)

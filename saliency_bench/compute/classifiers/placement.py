@@ -1,4 +1,4 @@
-"""Test whether a layer's map is aligned with the image: each map position depends on the same image position.
+"""Test whether a layer's map is aligned with the image, that is, each map position depends on the same image position.
 
 A map is not aligned if `forward` crops, pads, mirrors or rotates the image first, or if tokens are not in row order
 (the tokens of Hiera are in the order of its pooling). A misaligned map, upsampled to the size of the image, would
@@ -39,9 +39,9 @@ def lies_as_the_image(
     """Return whether each position of a module's map depends on the same position in the image.
 
     The cells of the image are replaced with noise one after the other. The change at a position of the map must
-    correlate with the distance to the cell, and more so than with the distance in a mirrored, rotated or shifted image.
-    Noise at the border of the image must also change the map. The border is half a cell of the map wide at the top and
-    left, and a whole cell at the bottom and right, where strides may skip pixels.
+    correlate with the position's proximity to the cell, and more so than it would if the image were mirrored, rotated
+    or shifted. Noise at the border of the image must also change the map. The border is half a cell of the map wide at
+    the top and left, and a whole cell at the bottom and right, where strides may skip pixels.
 
     Args:
         classifier: The network.
@@ -95,21 +95,21 @@ def stem_lies_as_the_image(
 
 
 def _is_in_place(changes: Tensor, grid: tuple[int, int], cells: tuple[int, int]) -> bool:
-    """Return whether noise in a cell changes the map at that cell's position, given the changes (cells, positions)."""
+    """Return whether noise in a cell changes the map at the cell's own position. `changes` is (cells, positions)."""
     largest = changes.amax(dim=0)
     shares = changes / largest.clamp(min=1e-30)
     profile = _centred(shares.clamp(min=FAINT).log())
     sources, places = _coordinates(cells), _coordinates(grid)
 
     def fit(moved: Tensor) -> float:
-        """Return the correlation of the changes with the proximity of the cells to the moved positions."""
+        """Return the correlation between the changes and the proximity of the cells to the moved positions."""
         nearness = _centred(-torch.cdist(sources, moved))
         return float((profile * nearness).sum() / (profile.norm() * nearness.norm()).clamp(min=1e-30))
 
     reach = torch.tensor([max(1 / cell, 1 / place) / 2 for cell, place in zip(cells, grid, strict=True)]) + 1e-6
 
     def share(moved: Tensor) -> float:
-        """Return the mean change that the cell at each moved position causes, as a share of the largest change."""
+        """Return the mean change that the cells at the moved positions cause, as a share of the largest change."""
         is_own = ((sources[:, None] - moved).abs() < reach).all(dim=2)
         return float((shares * is_own).amax(dim=0)[largest > 0].mean())
 
@@ -122,7 +122,7 @@ def _is_in_place(changes: Tensor, grid: tuple[int, int], cells: tuple[int, int])
 
 
 def _moved(places: Tensor) -> Iterator[Tensor]:
-    """Yield where positions in [0, 1]^2 end up after mirroring, rotating or shifting the image by half its size."""
+    """Yield the new coordinates of positions in [0, 1]^2 for a mirrored, a rotated and a shifted image."""
     turned = places.flip(1)
     for points in (places, turned):
         for mirrored in ((True, False), (False, True), (True, True)):
@@ -150,7 +150,7 @@ def _changes(
     replaced: list[Tensor],
     channels_first: Callable[[Tensor], Tensor],
 ) -> Tensor:
-    """Return how much each map position changes if noise replaces the pixels of each mask, (n, h * w)."""
+    """Return how much each map position changes if noise replaces the pixels in each of n masks, (n, h * w)."""
     noise = torch.from_numpy(uniform(seed_of("placement"), image.numel())).view_as(image).to(image)
     outputs: list[Tensor] = []
     handle = module.register_forward_hook(lambda module, inputs, output: outputs.append(output), prepend=True)
@@ -168,13 +168,13 @@ def _changes(
 
 
 def _cells(height: int, width: int, tall: int, wide: int) -> Tensor:
-    """Return the index of the cell that contains each position, Int (height, width), in a grid of tall x wide cells."""
+    """Divide the positions into tall x wide cells. Return the cell index of each position, Int (height, width)."""
     rows, columns = torch.arange(height) * tall // height, torch.arange(width) * wide // width
     return rows[:, None] * wide + columns
 
 
 def _borders(height: int, width: int, h: int, w: int) -> Iterator[Tensor]:
-    """Yield masks (height, width) of the borders: half a cell at the top and left, a cell at the bottom and right."""
+    """Yield one mask (height, width) per border strip: half a cell wide at the top and left, else one cell wide."""
     for axis, length, cells in ((0, height, h), (1, width, w)):
         places = torch.arange(length).view((-1, 1) if axis == 0 else (1, -1)).expand(height, width)
         if length >= 2 * cells:

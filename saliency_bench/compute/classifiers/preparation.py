@@ -18,7 +18,7 @@ from saliency_bench.utils.pictures import MAX_PIXELS, UnreadableError, open_rgb,
 
 
 class SampleError(UserError):
-    """A sample cannot be prepared. The text in `reason` does not name the sample."""
+    """A sample cannot be prepared. `reason` explains why, without naming the sample."""
 
     def __init__(self, id: str, reason: str):
         super().__init__(f"image {id}: {reason}; replace the image or leave it out")
@@ -34,7 +34,7 @@ def prepared_batch(
     columns: Sequence[str] = (),
     foreground: str = "",
 ) -> Batch:
-    """Return rows as a Batch; see `Classifier.prepare`.
+    """Prepare rows as a Batch. See `Classifier.prepare`.
 
     Args:
         rows: Rows, or a slice of a dataset.
@@ -43,7 +43,7 @@ def prepared_batch(
         model: Id of the classifier, for messages.
         device: Device of the images.
         columns: Names of additional columns.
-        foreground: Which pixels of a mask are the object, in the form that `read_mask` accepts.
+        foreground: Which pixels of a mask belong to the object, in the form that `read_mask` accepts.
     """
     rows = _as_rows(rows)
     ids = [str(row.get("image_id", position)) for position, row in enumerate(rows)]
@@ -65,7 +65,7 @@ def prepared_batch(
 
 
 def _column(name: str, values: list, sizes: Sequence[tuple[int, int]], frame: Frame, device: torch.device) -> Column:
-    """Return an additional column, its pictures prepared like images. `sizes`: (width, height) of the stored images."""
+    """Return an additional column. Pictures in it are prepared like the images. `sizes`: (width, height) per image."""
     if all(value is None or isinstance(value, str | int | float) for value in values):
         return Column(values, [lacks(name) if value is None else None for value in values])
     pairs = [_further_picture(name, value, size) for value, size in zip(values, sizes, strict=True)]
@@ -74,7 +74,7 @@ def _column(name: str, values: list, sizes: Sequence[tuple[int, int]], frame: Fr
 
 
 def _further_picture(name: str, value: object, size: tuple[int, int]) -> tuple[Image.Image, str | None]:
-    """Return (picture, None), or (black picture of this size, reason) if the value is not a picture of this size."""
+    """Return (picture, None), or (black picture, reason) if the value is not a picture of this size."""
     black = Image.new("RGB", size)
     if value is None:
         return black, lacks(name)
@@ -91,7 +91,7 @@ def _further_picture(name: str, value: object, size: tuple[int, int]) -> tuple[I
 def _sample(
     row: Mapping, id: str, frame: Frame, geometry: Geometry, foreground: str
 ) -> tuple[Tensor, np.ndarray, str | None, tuple[int, int]]:
-    """Return a row's prepared image and mask, the reason for a missing mask or None, and the image's stored size."""
+    """Return a row's (prepared image, prepared mask, reason why the mask is missing or None, stored image size)."""
     try:
         stored = opened(row.get("image"))
         picture = rgb(stored)

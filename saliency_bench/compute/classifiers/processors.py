@@ -118,7 +118,7 @@ def _timm_frame(processor: Any, name: str) -> tuple[Geometry, Frame, Sequence[fl
 
 
 def pair_of(size: Any) -> int | tuple[int, int] | None:
-    """Return a size as an integer or a pair. torchvision may store it as 256, [256] or [224, 224]."""
+    """Convert a size to an integer or a pair. torchvision may store sizes as 256, [256] or [224, 224]."""
     if size is None or isinstance(size, int):
         return size
     return int(size[0]) if len(size) == 1 else (int(size[0]), int(size[1]))

@@ -22,7 +22,7 @@ TEMPLATES_NEED_LABELS = (
 
 
 def read_prompts(given: Any, labels: Any = None) -> Prompts:
-    """Return templates, or the texts of each class, without loading anything.
+    """Read prompts, and return templates or the texts of each class. No model is loaded.
 
     Args:
         given: A template or a list of templates, each with {} where the class name goes; {label: text or texts}, where
@@ -74,7 +74,7 @@ def texts_of(prompts: Prompts, labels: Sequence[str] | None) -> dict[str, list[s
 
 
 def _checked_labels(labels: Any) -> list[str]:
-    """Return class names; raise UserError unless they are distinct, non-empty strings."""
+    """Check that class names are distinct, non-empty strings, and return them; otherwise raise UserError."""
     names = list(labels) if isinstance(labels, Iterable) and not isinstance(labels, str) else [labels]
     if isinstance(labels, str) or not all(isinstance(name, str) for name in names):
         raise UserError(f"labels must be a list of class names; got {one_line(repr(labels), 80)}")
@@ -89,7 +89,7 @@ def _checked_labels(labels: Any) -> list[str]:
 
 
 def _templates(items: Sequence[Any], where: str) -> list[str]:
-    """Return templates; raise UserError unless each is a string with {}."""
+    """Check that each template is a string with {}, and return the templates; otherwise raise UserError."""
     if not items:
         raise UserError(f"{where} is empty; pass {FORMS}")
     for item in items:
@@ -107,7 +107,7 @@ def _templates(items: Sequence[Any], where: str) -> list[str]:
 
 
 def _by_class(given: Mapping) -> dict[str, list[str]]:
-    """Return the texts of each class; raise UserError if a class has none."""
+    """Return the texts of each class, or raise UserError if a class has none."""
     if not given:
         raise UserError(f"prompts is empty; pass {FORMS}")
     texts = {label: [value] if isinstance(value, str) else value for label, value in given.items()}
@@ -122,7 +122,7 @@ def _by_class(given: Mapping) -> dict[str, list[str]]:
 
 
 def _read_file(path: Path) -> Prompts:
-    """Return the prompts in a file; raise UserError if the file is missing or contains no prompts."""
+    """Return the prompts in a file, or raise UserError if the file is missing or contains no prompts."""
     if not path.is_file():
         raise UserError(
             f"'{path}' has no {PLACE}, so it is read as the name of a file of prompts, but there is no such file; "

@@ -47,10 +47,10 @@ class ModelSource:
 
 
 def source_of(name: str, revision: str | None = None) -> ModelSource:
-    """Return the files of a checkpoint: a folder with exactly this name, else a Hub repository, downloaded once.
+    """Find a checkpoint: the folder with exactly this name, or else a Hub repository, which is downloaded once.
 
-    "hub:owner/name" means the repository even if a folder has this name, and "owner/name@revision" names a branch, tag
-    or commit. If the Hub cannot be reached, the cached snapshot is used.
+    "hub:owner/name" means the repository even if there is a folder with this name. "owner/name@revision" selects a
+    branch, tag or commit. If the Hub cannot be reached, the cached snapshot is used.
 
     Raises:
         UserError: The name is neither a folder nor a repository, the Hub cannot be reached, or `revision` is set
@@ -163,7 +163,7 @@ def _refusal(repo: str, revision: str | None, error: Exception) -> UserError:
 
 
 def _not_local(name: str) -> str:
-    """Return the text "not a local folder", followed by the checkpoints in the parent folder if that exists."""
+    """Return "not a local folder", followed by the checkpoints in the parent folder if the parent folder exists."""
     parent = Path(name).parent
     if not parent.name or not parent.is_dir():
         return "not a local folder"

@@ -73,7 +73,7 @@ def check_file(file: Path) -> None:
 
 
 def check_config(file: Path, name: str) -> None:
-    """Raise UserError for a config that requests too much, files outside its folder, or code."""
+    """Raise UserError if a config requests a network that is too large, files outside its folder, or code."""
     check_file(file)
     config = json.loads(file.read_text(encoding="utf-8"))
     if not isinstance(config, dict):
@@ -87,7 +87,7 @@ def check_config(file: Path, name: str) -> None:
 
 
 def _entries(config: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield (key, value) of every dictionary at any depth. The items of a list have the list's key."""
+    """Yield the (key, value) pairs of dictionaries at any depth. Items of a list are yielded with the list's key."""
     waiting: list[tuple[str, Any]] = [("", config)]
     while waiting:
         key, value = waiting.pop()
@@ -144,7 +144,7 @@ def _is_attention(value: Any) -> bool:
 def _leads_outside(arguments: Any) -> str | None:
     """Return why arguments for timm are rejected, or None.
 
-    Certain keys and all paths are rejected, as they refer to files.
+    Some keys and all paths are rejected because they refer to files.
     """
     for key, value in _entries({"model_args": arguments}):
         elsewhere = key.startswith("pretrained") or key in ("checkpoint_path", "cache_dir", "file", "url", "hf_hub_id")
@@ -160,7 +160,7 @@ def room_of(folder: Path) -> int:
 
 @contextmanager
 def counted(name: str, room: int = WITHOUT_WEIGHTS) -> Iterator[None]:
-    """Limit networks built inside the context to `MODULES` modules and `room` numbers in parameters and buffers.
+    """Limit networks built inside the context to `MODULES` modules, and to `room` values in parameters and buffers.
 
     Modules and parameters are counted when torch registers them, before the parameters are filled.
 

@@ -1,12 +1,12 @@
-"""Classify pictures that differ from their image only inside a window, computing only what differs in the early layers.
+"""Classify pictures that differ from their image only inside a window. Early layers compute only what differs.
 
 `occlusion` passes hundreds of pictures that equal their image outside a small window. A convolution's output then
-differs from its output for the image only around the window. A `Patched` stores these feature maps as the feature map
-of the image and a crop per picture. The network handles a `Patched` as a tensor: convolutions, max pooling, batch
-norms, zero padding, elementwise functions and joined channels return another `Patched`. Any other operation first
-pastes the crops into whole feature maps (`Patched.whole`) and continues with plain tensors. If crops cover more than
-`LARGEST` of the map, they are also pasted first. The computed sums are the same, and only their rounding may differ, by
-about 1e-6 of the logits.
+differs from its output for the image only around the window. A `Patched` stores the feature maps of these pictures as
+one feature map of the image and one crop per picture. The network handles a `Patched` as a tensor: convolutions, max
+pooling, batch norms, zero padding, elementwise functions and joined channels return another `Patched`. Any other
+operation first pastes the crops into whole feature maps (`Patched.whole`) and continues with plain tensors. Crops that
+cover more than `LARGEST` of the map are also pasted first. The results are the same except for rounding, which may
+change the logits by about 1e-6 of their size.
 
 Crops are used for float32 on a CPU, if the network has a faster copy (`fast_forward`), the images have at least
 `SMALLEST` pixels, and all pictures of an image together have at least `FEWEST` pixels. For each image, the pictures
@@ -76,7 +76,7 @@ def windowed(
     draw: Callable[[Tensor, Tensor], Images],
     windows: Windows,
 ) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return a function (samples, pictures) -> logits of the pictures that `draw(samples, pictures)` returns.
+    """Return a function (samples, pictures) that returns the logits of the pictures from `draw(samples, pictures)`.
 
     Args:
         classifier: The classifier.
@@ -143,7 +143,7 @@ def windowed(
 
 
 def _note(classifier: Classifier, error: Exception) -> None:
-    """Log once why pictures are computed in full."""
+    """Log, once per classifier, why pictures are computed in full."""
     classifier.halved += is_out_of_memory(error)  # changes the last bits
     line = f"{classifier.id} computes covered pictures in full, instead of only the parts that windows affect: {error}"
     _log_once(line.splitlines()[0])
@@ -155,7 +155,7 @@ def _log_once(line: str) -> None:
 
 
 def _recorded_products(forward: Callable[[], Tensor]) -> tuple[Tensor, float]:
-    """Return the logits of a pass, and the number of multiplications of its convolutions for one picture."""
+    """Return the logits of a pass, and the number of multiplications in its convolutions for one picture."""
     logits, calls = recorded_calls(forward)
     if calls is None:
         raise _UnsuitableError("its Python code reads a tensor value")
@@ -171,8 +171,8 @@ class _Unchanged:
 
     Attributes:
         image: The image, (1, 3, H, W).
-        kept: ((operation, text of its arguments), arguments, output) of each operation on `Patched`, in order.
-        position: Number of operations in the current pass so far.
+        kept: ((operation, arguments as a string), arguments, output) for each operation on `Patched`, in order.
+        position: Number of operations that the current pass has made so far.
         saved: Number of multiplications per picture that convolutions have saved.
         logits: Logits of the first picture that was equal to the image, (1, K).
     """
@@ -184,21 +184,24 @@ class _Unchanged:
         self.logits: Tensor | None = None
 
     def patched(self, drawn: Images, corner: Tensor, side: int) -> "Patched":
-        """Start a pass and return pictures that store only their windows."""
+        """Start a pass, and return the pictures as a `Patched` that stores only their windows."""
         self.position = 0
         rows, columns = (corner[:, :, None] + torch.arange(side)).unbind(1)
         crop = drawn.permute(0, 2, 3, 1)[torch.arange(len(drawn))[:, None, None], rows[:, :, None], columns[:, None]]
         return Patched(self, self.image, crop.permute(0, 3, 1, 2), corner)
 
     def unified(self, logits: Tensor, drawn: Images) -> Tensor:
-        """Return the logits with identical rows for all pictures that equal the image, despite different rounding."""
+        """Give all pictures that equal the image identical logits, because rounding may differ between them."""
         equal = (drawn == self.image).flatten(1).all(dim=1)
         if self.logits is None and bool(equal.any()):
             self.logits = logits[equal][:1]
         return logits if self.logits is None else torch.where(equal[:, None], self.logits, logits)
 
     def output(self, func: Any, args: tuple, kwargs: dict) -> Any:
-        """Return the output of an operation for the image alone, from the previous pass if nothing has changed."""
+        """Return an operation's output for the unchanged image.
+
+        It is taken from the previous pass if nothing has changed.
+        """
         plain = _replaced(Patched, lambda patched: patched.features, (args, kwargs))
         # Arguments are kept alive, so no other tensor can have the same id.
         key = func, repr(_replaced(Tensor, lambda tensor: (id(tensor), tensor._version), plain))
@@ -209,14 +212,14 @@ class _Unchanged:
 
 
 class Patched(Tensor):
-    """Feature maps (n, C, H, W) that differ from the feature maps of an image only in one crop each.
+    """Feature maps (n, C, H, W), each of which differs from the image's feature map only inside a crop.
 
     Attributes:
         unchanged: The image.
         features: Feature maps of the image, (1, C, H, W).
         crop: Crops, (n, C, h, w).
         corner: First row and column of each crop, Int (n, 2). Crops do not extend beyond the map.
-        pasted: Plain tensor that has replaced this object, if an operation needed one.
+        pasted: Plain tensor that replaces this object once an operation has needed a plain tensor.
     """
 
     __torch_function__: Any = torch._C._disabled_torch_function_impl
@@ -249,7 +252,10 @@ class Patched(Tensor):
         return self.pasted is None and self.crop[0, 0].numel() <= LARGEST * self.features[0, 0].numel()
 
     def whole(self) -> Tensor:
-        """Return plain feature maps, always the same tensor, because operations may write to it or to its views."""
+        """Return plain feature maps.
+
+        Each call returns the same tensor, because operations may write to it or to its views.
+        """
         if self.pasted is None:
             self.pasted = self.cut(torch.zeros_like(self.corner), self.shape[2:])
         return self.pasted
@@ -271,7 +277,7 @@ class Patched(Tensor):
 
 
 def _positions(corner: Tensor, size: Sequence[int], of_map: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Return which positions of a rectangle are inside a map, and their indices in the map, both (n, height, width)."""
+    """Return (whether each position of a rectangle is inside a map, its index in the map), both (n, height, width)."""
     rows = (corner[:, :1] + torch.arange(size[0]))[:, :, None]
     columns = (corner[:, 1:] + torch.arange(size[1]))[:, None]
     within = (rows >= 0) & (rows < of_map[0]) & (columns >= 0) & (columns < of_map[1])
@@ -279,7 +285,7 @@ def _positions(corner: Tensor, size: Sequence[int], of_map: Sequence[int]) -> tu
 
 
 def _replaced(kind: type, function: Callable[[Any], Any], arguments: Any) -> Any:
-    """Return arguments with function(value) in place of each value of a type, faster than torch's `tree_map_only`."""
+    """Replace each value of a type in arguments by function(value). This is faster than torch's `tree_map_only`."""
     if isinstance(arguments, kind):
         return function(arguments)
     if isinstance(arguments, list | tuple):
@@ -337,7 +343,7 @@ def _on_crops(func: Any, args: tuple, kwargs: dict) -> Any:
 
 
 def _is_elementwise(name: str, inputs: list[Patched], args: tuple, kwargs: dict) -> bool:
-    """Return whether all maps have the same size, and all other tensors have one value, or one per channel."""
+    """Return whether all maps have the same size and every other tensor has one value or one value per channel."""
     if name == "_to_copy" and kwargs.get("memory_format") == torch.contiguous_format:
         return False
     if name == "cat" and (args[1:] != (1,) or len(inputs) < len(args[0])):
@@ -382,7 +388,7 @@ def _sliding(
 
     Args:
         x: The maps.
-        features: The output for the image alone.
+        features: The operation's output for the unchanged image.
         kernel: Rows and columns of the kernel.
         stride: Stride of rows and columns.
         padding: Padding before the first row and column.

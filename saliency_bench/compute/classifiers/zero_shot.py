@@ -44,7 +44,7 @@ Texts = Mapping[str, list[str]]  # {label: its texts}
 
 
 class NoTextsError(UserError):
-    """Prompts were passed to a network that takes no texts."""
+    """Prompts were passed for a network that is not a vision-language model."""
 
 
 def is_vision_language(model: Any) -> bool:
@@ -74,7 +74,7 @@ def activation_of(model: Any) -> str:
 
 
 def bare(model: Any) -> Any:
-    """Return a model without its peft wrapper; adapter layers stay inside the model."""
+    """Remove a model's peft wrapper. Adapter layers stay inside the model."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
@@ -107,7 +107,7 @@ class ZeroShot(nn.Module):
     bias: Tensor
 
     def __init__(self, model: Any, text: Tensor):
-        """Use the image tower, scale and bias of a transformers model."""
+        """Take the image tower, scale and bias from a transformers model."""
         super().__init__()
         self.vision_model = model.vision_model
         self.config = model.vision_model.config
@@ -120,7 +120,7 @@ class ZeroShot(nn.Module):
             self.register_buffer(name, value.to(device=scale.device, dtype=torch.float32))
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the logits (B, K) of normalised images (B, 3, H, W), in float32 under any autocast."""
+        """Return the logits (B, K) of normalised images (B, 3, H, W). They are float32 even under autocast."""
         features = self.visual_projection(self.vision_model(**self.inputs(images), return_dict=True).pooler_output)
         with torch.autocast(features.device.type, enabled=False):
             normalised = nn.functional.normalize(features.float(), dim=-1, eps=0)
@@ -148,7 +148,7 @@ def zero_shot(model: Any, tokenizer: Any, texts: Texts, name: str, device: torch
     Args:
         model: A transformers vision-language model. It is set to evaluation mode and otherwise unchanged.
         tokenizer: The tokenizer that the model was trained with.
-        texts: {label: its texts}.
+        texts: {label: texts}.
         name: Name of the model in messages.
         device: Device on which to compute the embeddings; None for the model's device.
 
@@ -180,7 +180,7 @@ def zero_shot(model: Any, tokenizer: Any, texts: Texts, name: str, device: torch
 
 
 def _embedded(side: Any, tokenizer: Any, texts: Texts, name: str) -> Tensor:
-    """Return the embedding of each class, Float (K, D) of norm 1 in multiples of `STEP`."""
+    """Return the embedding of each class, Float (K, D), with norm 1 and rounded to multiples of `STEP`."""
     every = list(chain.from_iterable(texts.values()))
     starts = bar(range(0, len(every), BATCH), desc="texts", unit="batch", shown=len(every) > BATCH)
     batches = (_tokens(side, tokenizer, every[start : start + BATCH]) for start in starts)
@@ -220,7 +220,7 @@ def _tokens(model: Any, tokenizer: Any, texts: list[str]) -> dict[str, Tensor]:
 
 
 def _check_tokens(model: Any, tokenizer: Any, text: str, name: str) -> None:
-    """Raise UserError for a text that would be truncated or has tokens that the text tower does not have."""
+    """Raise UserError if a text would be truncated or contains tokens that the text tower does not have."""
     config, ids = model.config.text_config, tokenizer(text, truncation=False)["input_ids"]
     most = min(config.max_position_embeddings, tokenizer.model_max_length)
     if len(ids) > most:
@@ -247,7 +247,7 @@ def _check_different(text: Tensor, labels: list[str], name: str) -> None:
 
 
 def _check_logits(model: Any, network: ZeroShot, tokens: dict[str, Tensor], name: str) -> None:
-    """Raise UserError if the network's logits for a picture and single texts differ from the model's own logits."""
+    """Raise UserError if the network's logits for a picture differ from the model's own logits."""
     side = getattr(network.config, "image_size", 0) or 2 * network.patch
     parameter = next(network.vision_model.parameters())
     picture = torch.linspace(-1, 1, 3 * side * side, device=parameter.device, dtype=parameter.dtype)

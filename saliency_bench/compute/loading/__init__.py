@@ -1,1 +1,1 @@
-"""Load what a spec names: the rows of a dataset, the matching classes of the model, explainers and metrics."""
+"""Load everything that a spec names: the dataset, the networks and their classes, the explainers and the metrics."""

@@ -31,7 +31,7 @@ from saliency_bench.spec import RunSpec
 def load(
     spec: RunSpec, objects: Objects, device: torch.device | str | None = None
 ) -> tuple[SplitTable, RunModel, Pairs]:
-    """Load the dataset, the model, and the explainers with their metrics that a spec names. Nothing is written.
+    """Load what a spec names: the dataset, the model, and the explainers with their metrics. Nothing is written.
 
     Names and options of explainers and metrics are checked before dataset and model are loaded.
 
@@ -83,7 +83,7 @@ def load(
 
 
 def _check_other(spec: RunSpec, metrics: list[Metric]) -> None:
-    """Raise UserError for a metric that compares two classifiers if only one is given."""
+    """Raise UserError if a metric compares two classifiers but the run has only one."""
     asking = [metric.name for metric in metrics if "other" in metric.inputs]
     if asking and spec.other_model is None:
         raise UserError(
@@ -93,7 +93,7 @@ def _check_other(spec: RunSpec, metrics: list[Metric]) -> None:
 
 
 def _other_model(objects: Objects, data: SplitTable, model: RunModel) -> RunModel:
-    """Return the other network, which predicts another label column of the same samples.
+    """Return the other network, which predicts a different label column of the same samples.
 
     Raises:
         UserError: The model prepares images differently, or its classes differ from the classes of the column.
@@ -134,7 +134,7 @@ def _other_model(objects: Objects, data: SplitTable, model: RunModel) -> RunMode
 
 
 def _controls(explainers: list[Explainer]) -> list[Explainer]:
-    """Return the controls of retraining metrics: random maps, and blurred maps of each explainer."""
+    """Return the controls that retraining metrics need: random maps, and a blurred variant of each explainer."""
     return [as_explainer("random"), *(blurred(explainer) for explainer in explainers if not explainer.baseline)]
 
 

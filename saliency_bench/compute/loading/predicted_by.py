@@ -1,7 +1,7 @@
 """Load the target rule `predicted-by:MODEL`: maps explain the class that another model predicts.
 
-If MODEL is the name of a model, this model first predicts the samples of the run. If it is the folder of a model's run
-on the same data, the predictions in the folder are used. The cells are the same in both cases. The identity of the
+If MODEL is the name of a model, this model first predicts the samples of the run. If MODEL is the folder of a model's
+run on the same data, the predictions in the folder are used. The cells are the same in both cases. The identity of the
 cells includes the other model's weights, geometry and arithmetic, and the order of its classes if it differs from the
 order of the explained model. The identity includes neither the origin of the predictions nor the number of samples.
 """
@@ -49,7 +49,7 @@ def predicted_by(
         table: Samples of the run.
         model: Classifier of the run; targets are among its classes.
         classes: Number of logits of that classifier.
-        members: Classes of that classifier for each class of the dataset; None if unknown.
+        members: For each class of the dataset, the matching classes of that classifier; None if unknown.
 
     Raises:
         UserError: MODEL cannot be loaded or lacks classes, its run used different data or too few samples, or MODEL
@@ -97,7 +97,7 @@ def _places(first: list[str] | None, count: int, second: list[str] | None, class
 def _named_by_data(
     labels: list[str] | None, members: Members | None, count: int, table: SplitTable
 ) -> list[str] | None:
-    """Return a model's class names, else the dataset's names if the dataset covers all classes of the model."""
+    """Return a model's class names, or else the dataset's class names if they cover all classes of the model."""
     if labels is not None and not is_unnamed(labels):
         return labels
     named = {
@@ -118,7 +118,7 @@ def _identity(digest: str, geometry: dict[str, Any], arithmetic: str) -> str:
 
 
 def _of_model(other: Classifier, spec: RunSpec, table: SplitTable) -> Predicted:
-    """Yield a model's predictions, in the same batches as a run of that model."""
+    """Compute and yield a model's predictions. The batches are the same as in a run of that model."""
     ordered, size = table.samples, spec.batch_size
     for start in bar(range(0, table.count, size), desc=f"predict with {other.id}", unit="batch"):
         positions = range(start, min(start + size, len(ordered.ids)))
@@ -132,7 +132,7 @@ def _of_model(other: Classifier, spec: RunSpec, table: SplitTable) -> Predicted:
 def _of_run(
     folder: Path, spec: RunSpec, table: SplitTable
 ) -> tuple[list[str] | None, Members, str, str, NetworkAnswers | None, Predicted]:
-    """Return (labels, model classes of each dataset class, identity, name, logits for fixed images, sample logits).
+    """Return (labels, model classes per dataset class, identity, name, logits for fixed images, logits of samples).
 
     All values belong to the model of the run in `folder`. The model itself is not loaded, because its name cannot be
     trusted.
@@ -164,7 +164,7 @@ def _of_run(
 
 
 def _stored_logits(path: Path) -> Predicted:
-    """Yield (image id, logits) of a run's predictions; raise UserError unless all have the same number of logits."""
+    """Yield (image id, logits) from a run's predictions, or raise UserError if the numbers of logits differ."""
     file, classes = pq.ParquetFile(path, metadata=check_columns(path, ["logits"], PREDICTIONS)), 0
     try:
         for batch in file.iter_batches(1024, columns=["image_id", "logits"]):

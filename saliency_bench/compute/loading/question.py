@@ -1,4 +1,4 @@
-"""Build the prediction task of a run: model classes for each class of the dataset, and the target of each sample."""
+"""Build the prediction task of a run: match the classes of dataset and model, and choose the target of each sample."""
 
 from dataclasses import replace
 from typing import Any
@@ -61,7 +61,7 @@ def question_of(
 
 
 def _positions(model: Classifier, names: list[str]) -> str:
-    """Return the message that names the assumed class of each logit, for a model without class names."""
+    """Return the message about the class that is assumed for each logit if the model has no class names."""
     if model.activation == BINARY:
         which = f"a positive logit is assumed to mean {names[1]}, a negative one {names[0]}"
     else:
@@ -73,9 +73,9 @@ def _positions(model: Classifier, names: list[str]) -> str:
 
 
 def explainable(question: RunQuestion, table: SplitTable) -> Selection | None:
-    """Return the selection of a run, excluding labels for which the label map has no class of the model.
+    """Return the selection of a run. It excludes labels that the label map assigns to no class of the model.
 
-    If the run explains labels, samples with the excluded labels are predicted but not explained, and a message is
+    If the run explains labels, samples with an excluded label are predicted but not explained, and a message is
     printed.
 
     Raises:
@@ -113,7 +113,7 @@ def _members(
     classes: int,
     label_map: Any,
 ) -> tuple[Members | None, str]:
-    """Return the model's classes for each class of the dataset or None, and the reason for None.
+    """Return (the model's classes for each class of the dataset, ""), or (None, the reason why they are not matched).
 
     Raises:
         UserError: The target or a metric needs labels, or a label map is given, but the classes do not match.
@@ -134,7 +134,7 @@ def _members(
 
 
 def class_names(rows: datasets.Dataset) -> list[str]:
-    """Return the names of the dataset's classes; raise UserError, listing the columns, if there are none."""
+    """Return the names of the dataset's classes. If there are none, raise a UserError that lists the columns."""
     if (names := label_names(rows)) is not None:
         return names
     if (kind := rows.features.get("label")) is None:

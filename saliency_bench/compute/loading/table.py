@@ -1,4 +1,4 @@
-"""Load the rows of a run's dataset with the columns that settings and metrics need, without loading a network."""
+"""Load the rows of a run's dataset, with the columns that settings and metrics need. No network is loaded."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -37,11 +37,11 @@ from saliency_bench.utils.messages import complain
 
 @dataclass(frozen=True)
 class SplitTable:
-    """Split of a dataset that a run works on, in the dataset's order and in the run's order.
+    """The dataset split of a run. It provides the rows in the dataset's order and the samples in the run's order.
 
     Attributes:
-        spec: Settings, with the name of the loaded split.
-        source: The dataset, with the name or path that it was loaded from.
+        spec: Settings of the run. They contain the name of the loaded split.
+        source: The dataset, including the name or path that it was loaded from.
         published: Rows as loaded. Additional columns that contain pictures are decoded as pictures.
         labelled: Rows of `published` with the spec's label column as label.
         names: Class names of the dataset; None if it has no labels.
@@ -59,7 +59,7 @@ class SplitTable:
 
     @cached_property
     def rows(self) -> datasets.Dataset:
-        """Return the columns that a run reads, in the dataset's order."""
+        """Return the rows in the dataset's order, with only the columns that a run reads."""
         return readable(self.labelled, self.further)
 
     @cached_property
@@ -67,7 +67,7 @@ class SplitTable:
         """Return the ids of the images.
 
         Raises:
-            UserError: An id occurs twice. The ids identify records, random draws and pictures.
+            UserError: An id occurs twice. Ids must be unique because they identify records, random draws and pictures.
         """
         ids = sample_ids(self.rows)
         if len(set(ids)) < len(ids):
@@ -77,7 +77,7 @@ class SplitTable:
 
     @cached_property
     def contents(self) -> dict[str, tuple[str, list[str]]]:
-        """Return {additional column: (hash of the column, digests of its pictures)}."""
+        """Return {name of an additional column: (hash of the column, digests of its pictures)}."""
         return {name: column_of(self.published, name) for name in self.further}
 
     @cached_property
@@ -125,7 +125,7 @@ class SplitTable:
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """Return the columns of predictions."""
+        """Return the schema of the predictions table."""
         return prediction_schema(self.rows.features)
 
     @property
@@ -142,14 +142,14 @@ class SplitTable:
         return read_batch(self.samples, classifier, positions, self.spec.strict)
 
     def with_settings(self, **changes: object) -> "SplitTable":
-        """Return the table with changed settings that do not affect the samples, without reading the samples again."""
+        """Return a copy with changed settings. The samples are not read again, so the settings must not affect them."""
         table = replace(self, spec=self.spec.model_copy(update=changes))
         vars(table).update({name: value for name, value in vars(self).items() if name not in vars(table)})
         return table
 
 
 def table_of(spec: RunSpec, dataset: Any, metrics: list[Metric]) -> SplitTable:
-    """Return the dataset of a spec. Print which columns are missing and what cannot be computed without them.
+    """Load the dataset of a spec. Print which columns are missing and what cannot be computed without them.
 
     Raises:
         UserError: The dataset cannot be loaded, is empty, or lacks the label column of the spec.
@@ -170,7 +170,7 @@ def table_of(spec: RunSpec, dataset: Any, metrics: list[Metric]) -> SplitTable:
 
 
 def _further_columns(rows: datasets.Dataset, metrics: list[Metric], name: str) -> list[str]:
-    """Return the columns that metrics need and that exist; print a message for each missing column."""
+    """Return the existing columns that metrics need. Print a message for each missing column."""
     asking: dict[str, list[str]] = {}
     for metric in metrics:
         for column in metric.declaration.columns:

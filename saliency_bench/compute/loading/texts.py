@@ -39,11 +39,12 @@ def load_with_texts(model: Any, texts: dict[str, Any], is_required: bool, **sett
     Args:
         model: Argument of `load_classifier`.
         texts: Result of `texts_for`.
-        is_required: Whether the model must take texts. If False, a model that takes no texts is loaded without them.
+        is_required: Whether to raise an error for a model that does not accept texts. If False, such a model is loaded
+            without the texts.
         **settings: Further settings of `load_classifier`.
 
     Raises:
-        UserError: The model cannot be loaded, or does not take the required texts.
+        UserError: The model cannot be loaded, or does not accept the required texts.
     """
     try:
         return load_classifier(model, **texts, **settings)

@@ -1,1 +1,1 @@
-"""Provide maps from composed explainers, for metrics that request more maps, for one picture, and from files."""
+"""Compose explainers, explain single pictures, provide the additional maps that metrics request, and read map files."""

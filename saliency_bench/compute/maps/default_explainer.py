@@ -14,9 +14,10 @@ from saliency_bench.utils.devices import is_out_of_memory
 def fitting(classifier: Classifier, images: Images) -> tuple[str, str]:
     """Return the name of a cheap explainer that works for a network, and the reason for the choice.
 
-    The choice is gae if several blocks attend from all patches to all patches, because gae uses the attention of every
-    block and not only of the last one. It is gradcam if a feature map contains all evidence, else integrated_gradients.
-    If the gradient that these explainers use does not exist or misses a part of the network, the choice is rise.
+    The choice is gae if the network has several blocks that attend from all patches to all patches, because gae uses
+    the attention in every block, not only in the last one. Otherwise, the choice is gradcam if a feature map contains
+    all evidence from the image, else integrated_gradients. If these explainers cannot be used because there is no
+    gradient or it misses a part of the network, the choice is rise.
     """
     if not _has_gradient(classifier, images):
         return "rise", "it has no gradients"
@@ -28,7 +29,7 @@ def fitting(classifier: Classifier, images: Images) -> tuple[str, str]:
 
 
 def _by_gradient(classifier: Classifier, images: Images) -> tuple[str, str, str | None]:
-    """Return (name of an explainer, reason, layer that it reads or None) for a network whose gradient is complete."""
+    """Choose as if the gradient were complete. Return (name of the explainer, reason, layer that it reads or None)."""
     if layer := classifier.layer:
         if is_cut(classifier, images, layer):
             return "gradcam", f"it was loaded with layer={layer}", layer
@@ -58,7 +59,7 @@ def _has_gradient(classifier: Classifier, images: Images) -> bool:
 
 
 def _blocks(classifier: Classifier, images: Images) -> int:
-    """Return the number of consecutive attention blocks over the patches; 0 for a network without attention."""
+    """Return the number of consecutive blocks with attention over the patches, or 0 for a network without attention."""
     try:
         return tokens_of(classifier, images).blocks
     except UserError:

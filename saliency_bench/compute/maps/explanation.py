@@ -34,15 +34,18 @@ class Explanation:
     """Prediction and saliency map of one image. A notebook shows the image and the map side by side.
 
     Attributes:
-        map: Map that the explainer returned, Float32 (H, W), in the prepared frame.
+        map: Map that the explainer returned, Float32 (H, W), where (H, W) is the size of the image after the
+            classifier's preprocessing.
         prediction: Name (or number) of the most probable class.
         probability: Probability of that class.
         target: Text that describes the explained target.
         explainer: Name and options of the explainer.
-        overlay: Prepared image in grey with the map on top. A signed map is blue below zero and red above.
+        overlay: Prepared image in grey with the map on top. In a signed map, values below zero are blue and values
+            above zero are red.
         picture: Prepared image, as passed to the classifier.
-        why: Reason why this explainer was chosen, if the caller named none.
-        reliability: Expected correlation with a map from different random draws; None for a map without random draws.
+        why: Reason for the choice of the explainer, if the caller did not name one.
+        reliability: Expected correlation with a map that is computed from different random draws; None if the explainer
+            draws no random numbers.
     """
 
     map: np.ndarray
@@ -115,8 +118,8 @@ def explain(
         against: Class or group to contrast with the target. If the group contains the target, only its other members
             are used.
         groups: Argument of `load_groups`. Groups of ImageNet, pets, VOC and shapes are bundled.
-        image_id: Id of the image in a run. If it is passed, the map is identical to the map in that run, including
-            random draws. If None, `seed` is the seed of the sample.
+        image_id: Id of the image in a run. If it is passed, the map is identical to the map in that run, because the
+            random draws are the same. If None, `seed` is the seed of the sample.
         seed: Seed of the run, or of the sample.
         device: Device to compute on.
         **options: Options of the explainer.
@@ -203,7 +206,7 @@ def _terms(
 
 
 def _members(wanted: Asked, names: list[str] | None, classes: int, groups: ClassGroups | None) -> tuple[int, ...]:
-    """Return the requested classes: one class, several classes, or the members of a group whose name is not a class."""
+    """Return the numbers of the requested classes. A name that is not a class is looked up as a group of classes."""
     if isinstance(wanted, str) and wanted not in (names or ()):
         called = dict(zip(groups.called, groups.members, strict=False)) if groups else {}
         if wanted in called:

@@ -39,7 +39,7 @@ Found = Iterator[tuple[str, np.ndarray]]
 
 
 def in_memory(name: str, given: object) -> np.ndarray | dict[str, np.ndarray]:
-    """Return maps given as arrays: (N, H, W), or {image id: (H, W)}.
+    """Convert maps in memory to an array (N, H, W) or {image id: array (H, W)}.
 
     Raises:
         UserError: The maps have neither form.
@@ -59,7 +59,7 @@ def in_memory(name: str, given: object) -> np.ndarray | dict[str, np.ndarray]:
 
 
 def digest_of(maps: np.ndarray | Mapping[str, np.ndarray]) -> str:
-    """Return a hash of maps in memory."""
+    """Return a hash of the values, and of the image ids if there are any."""
     digest = blake2b(digest_size=8)
     named = [("", maps)] if isinstance(maps, np.ndarray) else sorted(maps.items())
     for image_id, values in named:
@@ -78,7 +78,7 @@ def read_maps_of(
         source: The maps, or a file or folder with maps.
         name: Name of the method, for messages.
         files: {image id: name of its .npy file, "" for none}, in the order of the dataset.
-        size: (H, W) of the prepared frame.
+        size: (H, W) of the images after the classifier's preprocessing.
 
     Raises:
         UserError: A map has the wrong size or values that are not finite, or its image is unknown. The message names
@@ -117,7 +117,7 @@ def _from_mapping(maps: Mapping[str, np.ndarray], name: str, files: Collection[s
 
 
 def _in_order(maps: np.ndarray, where: str, files: Mapping[str, str], size: Size) -> Found:
-    """Yield a map per sample, in the order of the dataset."""
+    """Yield one map per sample, in the order of the dataset."""
     if len(maps) != len(files):
         raise UserError(
             f"{where}: there are {len(maps):,} maps for {len(files):,} samples; provide one map for each sample, in "
@@ -149,7 +149,7 @@ def _from_folder(folder: Path, files: Mapping[str, str], size: Size) -> Found:
 
 
 def _stored(path: Path, shape: tuple[int, ...], size: Size) -> np.ndarray:
-    """Return the array of a .npy file.
+    """Return the array in a .npy file.
 
     Before anything is read, the size of the file is compared with its header.
     """
@@ -201,7 +201,7 @@ READERS = {".npy": _stored, ".npz": _packed, ".pt": _tensor}  # {suffix: (path, 
 
 
 def _of_shape(path: Path, array: np.ndarray, shape: tuple[int, ...], size: Size) -> np.ndarray:
-    """Return the array of a file; raise UserError if its shape is wrong. The number of maps is not checked."""
+    """Check that an array from a file contains maps of this size, and return it. The number of maps is not checked."""
     if array.dtype.kind not in "fiub":
         raise UserError(f"{path} contains {array.dtype}, not numbers; write float32")
     if array.ndim != len(shape) or array.shape[-2:] != size:
@@ -210,7 +210,7 @@ def _of_shape(path: Path, array: np.ndarray, shape: tuple[int, ...], size: Size)
 
 
 def _picture(path: Path, shape: tuple[int, ...], size: Size) -> np.ndarray:
-    """Decode a grey PNG of 1, 8 or 16 bits, after checking its size."""
+    """Check the size of a grey PNG with 1, 8 or 16 bits, and decode it."""
     try:
         with Image.open(BytesIO(read_bytes(path)), formats=["PNG"]) as image:
             if image.mode not in GREY:
@@ -277,7 +277,7 @@ def _scaled(values: np.ndarray, scale: object, where: str) -> np.ndarray:
 
 
 def _row(row: pa.ListScalar, size: Size, where: str) -> np.ndarray:
-    """Return a row of lists as an array, without converting values to Python numbers."""
+    """Convert a row of lists to an array. For speed, values are not converted to Python numbers."""
     if not row.is_valid:
         raise UserError(f"{where}: the map is null")
     values, shape = row.values, [len(row.values)]

@@ -1,7 +1,7 @@
-"""Provide more maps of the scored explainer: for a different target, a changed picture, or a different classifier.
+"""Compute additional maps with the scored explainer: for a different target, changed picture, or other classifier.
 
 A metric that needs more than one map per image calls `explain(images, target) -> maps`. Seeds, run seed and options are
-the same as for the scored maps, so that maps differ only because of the change that the metric makes.
+the same as for the scored maps, so maps differ only because of the metric's change.
 """
 
 from collections.abc import Sequence
@@ -22,12 +22,12 @@ from saliency_bench.utils.devices import is_out_of_memory
 
 
 class ExplainerRaisedError(RuntimeError):
-    """An explainer failed for a reason that the user did not cause. The message is the reason in the records."""
+    """An explainer raised an error that the user did not cause. The message is stored as the reason in the records."""
 
 
 @dataclass
 class MapProvider:
-    """Provider of more maps for samples 0 to B-1 of a batch: explain(images, target, samples, classifier=None).
+    """Computes additional maps for samples 0 to B-1 of a batch: explain(images, target, samples, classifier=None).
 
     Attributes:
         explainer: Explainer that computes the maps.
@@ -35,8 +35,8 @@ class MapProvider:
         seeds: Seed of each sample.
         first: Existing (images, target, maps). A map with the same images and target row is not recomputed.
         of_other: Existing (classifier, images, target, maps) for another classifier.
-        faulty: {sample: error}, such as a map that was not finite (returned as zeros).
-        flat: Samples with a constant map.
+        faulty: {sample: error}, for example because its map was not finite. Such maps are returned as zeros.
+        flat: Samples for which a map was constant.
         halved: Number of times that a batch did not fit in memory.
     """
 
@@ -62,7 +62,8 @@ class MapProvider:
             images: Images to explain.
             target: Weights of the classes.
             samples: Sample that each image belongs to; None for all samples in order.
-            classifier: Classifier to explain instead of the provider's own. The target refers to its classes.
+            classifier: Classifier to explain instead of the provider's own. `target` then refers to this classifier's
+                classes.
         """
         samples = list(range(len(images)) if samples is None else samples)
         target = expand(target, images)
@@ -80,7 +81,7 @@ class MapProvider:
         return maps
 
     def _made_before(self, images: Images, classifier: nn.Module) -> tuple[Target, Maps] | None:
-        """Return (target, maps) if maps of exactly these image tensors exist for this classifier, else None."""
+        """Return (target, maps) if this classifier already has maps for exactly these image tensors, else None."""
         if classifier is self.classifier and self.first is not None and images is self.first[0]:
             return self.first[1:]
         if self.of_other is not None and classifier is self.of_other[0] and images is self.of_other[1]:
@@ -120,7 +121,7 @@ def reason_of(error: Exception, who: str = "the explainer") -> str:
 def halving(
     explainer: Explainer, classifier: nn.Module, images: Images, target: Target, seeds: list[int]
 ) -> tuple[MadeMaps, int]:
-    """Return (maps, number of times that a batch was halved to fit in memory); maps may contain NaN or infinity."""
+    """Return (maps, number of times that a batch was halved to fit in memory). Maps may contain NaN or infinity."""
     try:
         return explainer.made(classifier, images, target, seeds=seeds), 0
     except NotFiniteError as error:
@@ -141,5 +142,5 @@ def halving(
 
 
 def not_finite(maps: Maps) -> list[int]:
-    """Return the indices of maps that contain a value that is not finite."""
+    """Return the indices of maps that contain NaN or infinity."""
     return (~torch.isfinite(maps).flatten(1).all(dim=1)).nonzero().flatten().tolist()

@@ -1,4 +1,4 @@
-"""Use explainers from other packages unchanged: one call turns each into an explainer of this package.
+"""Use explainers from other packages unchanged. One call turns such an explainer into an explainer of this package.
 
     peers.captum(captum.attr.IntegratedGradients(model), n_steps=20)
     peers.grad_cam(GradCAMPlusPlus(model=model, target_layers=[model.layer4]))  # from pytorch_grad_cam
@@ -62,17 +62,17 @@ class PeerExplainer:
         self.description = (VERSION, package, name, version, settings, sorted(options.items()))
 
     def __getstate__(self) -> tuple:
-        """Return the content to hash for the version: everything except the network."""
+        """Return what to hash for the version: everything except the network."""
         return self.description
 
     def explainer(self) -> Explainer:
-        """Return the explainer, with a description for reports."""
+        """Return the explainer, including a description for reports."""
         _, package, name, version, *_ = self.description
         options = tuple(sorted(self.options.items()))
         return replace(as_explainer(self), options=options, about=f"{name} of {package} {version}.")
 
     def __call__(self, classifier: Classifier, images: Images, target: Target, **options: Any) -> Maps:
-        """Return the maps of a batch; `options` are the options of the peer."""
+        """Return the maps of a batch. `options` are passed to the peer."""
         network = classifier if self.network is None else self.network
         if not any(network is module for module in classifier.modules()):
             raise UserError(
@@ -95,7 +95,7 @@ class PeerExplainer:
 
 
 class _ScoredNetwork(nn.Module):
-    """Network of a peer that counts its passes and returns logits or, with a target, one number per image."""
+    """A peer's network that counts passes. It returns logits or, if a target is passed, one number per image."""
 
     def __init__(self, network: nn.Module, classifier: Classifier):
         super().__init__()
@@ -109,7 +109,7 @@ class _ScoredNetwork(nn.Module):
         return self._classifier[0]
 
     def forward(self, given: Tensor, target: Target | None = None) -> Tensor:
-        """Return the logits (B, K) or, with a target, their weighted sum (B,)."""
+        """Return the logits (B, K) or, if a target is passed, their weighted sum (B,)."""
         if self.network is self.classifier:
             logits = self.classifier(given)
         else:
@@ -285,7 +285,7 @@ def _check_options(owner: str, functions: list[Callable], options: dict[str, Any
 
 
 def _settings(peer: Any, network: Any) -> dict[str, Any]:
-    """Return the settings of an object and the names of its layers in the network, including nested objects."""
+    """Return the settings of an object and of nested objects. Layers are replaced by their names in the network."""
     names = {module: name for name, module in network.named_modules()} if isinstance(network, nn.Module) else {}
     settings: dict[str, Any] = {"class": type(peer).__name__}
     for key, value in sorted(vars(peer).items()):

@@ -29,7 +29,7 @@ def layer_names(classifier: nn.Module) -> list[str]:
 
 
 def cascade(classifier: nn.Module, seed: int) -> Iterator[tuple[str, nn.Module]]:
-    """Yield each layer's name and a copy of the network with this layer and all layers above it re-initialised.
+    """Yield (layer name, copy of the network in which this layer and all layers above it are re-initialised).
 
     The same copy is yielded each time.
 
@@ -70,7 +70,7 @@ def _has_weights(module: nn.Module) -> bool:
 
 
 def _is_matrix(parameter: Tensor) -> bool:
-    """Return whether a parameter has several dimensions above 1, unlike a class token or the scale of a layer."""
+    """Return whether a parameter has several dimensions larger than 1. A class token or a layer scale does not."""
     return sum(length > 1 for length in parameter.shape) > 1
 
 
@@ -108,5 +108,5 @@ def _reinitialise(module: nn.Module, seed: int) -> None:
 
 
 def _inputs(parameter: Tensor) -> int:
-    """Return the number of inputs per output of a parameter."""
+    """Return the number of inputs that each output of a parameter depends on."""
     return max(1, parameter.numel() // parameter.shape[0])

@@ -1,4 +1,4 @@
-"""Show several explanations of one image: the explainers side by side, with one row per target."""
+"""Show several explanations of one image in a grid: one column per explainer and one row per target."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ def explain_many(
     against: Sequence[str] = (),
     groups: Any = None,
 ) -> tuple[list[Explanation], Image.Image]:
-    """Return the explanations, and one picture that shows all of them.
+    """Explain an image with several explainers. Return the explanations, and one picture that shows all of them.
 
     If `explainers` is empty, an explainer that supports the network is chosen. Each row of the picture starts with the
     prepared image.

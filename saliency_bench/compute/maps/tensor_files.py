@@ -1,8 +1,8 @@
-"""Read the tensor in a `.pt` file without torch, after checking everything that is unpacked.
+"""Read the tensor in a `.pt` file without torch. Everything that is unpacked is checked first.
 
-A `.pt` file is a zip archive: `NAME/data.pkl` describes the tensor, and `NAME/data/KEY` contains the numbers of its
-storage. The description is a pickle. This reader accepts only a few names of functions and types in the pickle, so it
-runs no code. Tensors without numbers (meta, sparse, quantised), subclasses and all other objects are rejected.
+A `.pt` file is a zip archive: `NAME/data.pkl` describes the tensor, and `NAME/data/KEY` contains its values. The
+description is a pickle. This reader accepts only a few names of functions and types in the pickle, so it runs no code.
+Meta, sparse and quantised tensors, subclasses of tensors and all other objects are rejected.
 """
 
 # `torch.load(weights_only=True, mmap=True)` after the same checks is not enough: its pickle may build a bytearray, so
@@ -44,7 +44,7 @@ class _Tensor(NamedTuple):
 
 
 def load_tensor(path: Path, most: int) -> np.ndarray:
-    """Return the tensor of a `.pt` file as an array.
+    """Read the tensor in a `.pt` file as an array.
 
     Args:
         path: The file.
@@ -73,7 +73,7 @@ def load_tensor(path: Path, most: int) -> np.ndarray:
 
 
 def _describe(content: bytes) -> _Tensor:
-    """Return the tensor that a pickle describes; raise ValueError for anything else."""
+    """Return the tensor that a pickle describes, or raise ValueError if it describes anything else."""
     try:
         tensor = _Unpickler(BytesIO(content)).load()
     except ValueError:
@@ -86,7 +86,7 @@ def _describe(content: bytes) -> _Tensor:
 
 
 def _strided(tensor: _Tensor, storage: bytes) -> np.ndarray:
-    """Return a tensor as a view of its storage, so that an expanded tensor needs no additional memory."""
+    """Return a tensor as a view of its storage, so an expanded tensor needs no additional memory."""
     dtype = np.dtype("<u2" if tensor.kind == BFLOAT16 else tensor.kind)
     last = tensor.offset + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.strides, strict=True))
     if prod(tensor.shape) and (last + 1) * dtype.itemsize > len(storage):
@@ -116,7 +116,7 @@ def _tensor_of(storage: Any, offset: Any, shape: Any, strides: Any, *others: Any
 
 
 def _of_type(storage: Any, offset: Any, shape: Any, strides: Any, grad: Any, hooks: Any, kind: Any, *rest: Any) -> Any:
-    """Return the tensor described by the arguments of torch's rebuild function for types without a storage class."""
+    """Like `_tensor_of`, but for the rebuild function that torch uses for types without a storage class."""
     return _tensor_of(storage, offset, shape, strides, grad, hooks, *rest, kind=str(kind))
 
 
@@ -134,10 +134,10 @@ FUNCTIONS: dict[tuple[str, str], Callable] = {
 
 # This is the pure-Python unpickler. The C unpickler allocates memory for memo indices, which a few bytes can make huge.
 class _Unpickler(pickle._Unpickler):
-    """Read the description of a tensor."""
+    """Unpickler for the description of a tensor."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return the stand-in for a name; raise ValueError for names that no tensor of numbers needs."""
+        """Return the stand-in for a name, or raise ValueError if no tensor of numbers needs this name."""
         if module in ("torch", "torch.storage") and (kind := (STORAGES | TYPES).get(name)):
             return kind
         if (module, name) not in FUNCTIONS:

@@ -1,1 +1,1 @@
-"""Retrain networks on pictures that were changed according to maps, for retraining metrics."""
+"""Retrain networks for retraining metrics, on pictures that were changed according to maps."""

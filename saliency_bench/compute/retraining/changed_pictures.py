@@ -47,13 +47,13 @@ class RetrainingPictures:
     stored: dict[str, np.ndarray]
 
     def images(self, split: str, positions: np.ndarray) -> Images:
-        """Return images (n, 3, H, W), bit-identical to the prepared images."""
+        """Return the images (n, 3, H, W) at these positions. They are bit-identical to the prepared images."""
         stored, scale = self.stored[split][positions], self.scales[split]
         return torch.from_numpy(stored if scale is None else SCALES[scale](stored))
 
     @classmethod
     def read(cls, folder: Path) -> "RetrainingPictures":
-        """Load the pictures that `gather_pictures` wrote to a folder."""
+        """Open the pictures that `gather_pictures` wrote to a folder."""
         content = read_json(folder / "images.json")
         predicted = {name: np.array(classes, np.int64) for name, classes in content["predicted"].items()}
         stored = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in predicted}
@@ -127,13 +127,13 @@ def _batches(setup: Setup, split: RetrainingSplit) -> Iterator[Samples | None]:
 
 
 def _scale_of(images: Images) -> str | None:
-    """Return the scale with which these images become whole numbers from 0 to 255, or None."""
+    """Return the name of the scale on which these images are whole numbers from 0 to 255, or None if there is none."""
     whole = (images * 255).round().clamp(0, 255).to(torch.uint8).numpy()
     return next((name for name, scale in SCALES.items() if np.array_equal(scale(whole), images.numpy())), None)
 
 
 def _stored(images: Images, scale: str) -> np.ndarray:
-    """Return images as whole numbers on a scale; raise UserError if they are not whole numbers on this scale."""
+    """Convert images to whole numbers on a scale, or raise UserError if they are not whole numbers on this scale."""
     whole = (images * 255).round().clamp(0, 255).to(torch.uint8).numpy()
     if not np.array_equal(SCALES[scale](whole), images.numpy()):
         raise UserError(

@@ -1,4 +1,4 @@
-"""Store the top pixels of an explainer's maps at each exposure, for all images of a split.
+"""Store which pixels of an explainer's maps are among the top pixels at each exposure, for all images of a split.
 
 The maps explain the class that the classifier predicts, because maps for the label would reveal the label.
 
@@ -30,7 +30,7 @@ NONE = 255  # value of every pixel of an image without a map; indices of exposur
 
 
 def spans_of(setup: Setup, split: RetrainingSplit) -> list[range]:
-    """Return the positions in each file: whole batches, so that maps do not depend on the files that already exist."""
+    """Return the positions in each file. They are whole batches, so maps do not depend on which files already exist."""
     size, count = max(1, SPAN // setup.batch_size) * setup.batch_size, len(split.labels)
     return [range(start, min(start + size, count)) for start in range(0, count, size)]
 
@@ -48,7 +48,7 @@ def explain_spans(
     setup: Setup, folder: Path, explainer: Explainer, split: RetrainingSplit, pictures: RetrainingPictures,
     numbers: list[int], advance: Callable[[], object],
 ) -> None:  # fmt: skip
-    """Explain the images of these spans and write their files; `advance` is called after each span."""
+    """Explain the images of these spans and write the files. `advance` is called after each span."""
     height, width = pictures.stored[split.name].shape[2:]
     for number in numbers:
         span = spans_of(setup, split)[number]
@@ -66,7 +66,7 @@ def explain_spans(
 def _first_exposures(
     setup: Setup, explainer: Explainer, split: RetrainingSplit, pictures: RetrainingPictures, positions: np.ndarray
 ) -> np.ndarray:
-    """Return `first_exposures` of each image's map, (n, H * W); `NONE` for an image without a map."""
+    """Return `first_exposures` of each image's map, (n, H * W), with the value `NONE` for an image without a map."""
     images = pictures.images(split.name, positions).to(setup.classifier.device)
     predicted = torch.from_numpy(pictures.predicted[split.name][positions])
     target = one_hot(predicted, setup.classes).to(images.device)
@@ -84,7 +84,7 @@ def _first_exposures(
 
 
 def gather(setup: Setup, folder: Path, explainer: Explainer, split: RetrainingSplit, target: Path) -> None:
-    """Write the spans as one array; raise UserError if no image of the split has a map."""
+    """Write the spans as one array, or raise UserError if no image of the split has a map."""
     spans = spans_of(setup, split)
 
     def write(path: Path) -> None:
@@ -119,7 +119,7 @@ def _gathered_file(target: Path, explainer: Explainer, split: RetrainingSplit) -
 
 
 def _read(path: Path, images: int) -> np.ndarray | None:
-    """Read a span with this many images; return None if the file is missing or its checksums do not match."""
+    """Read a span of this many images. Return None if the file is missing or damaged."""
     try:
         with np.load(path) as content:
             first = content["first"]

@@ -40,7 +40,7 @@ class Setup:
 
 @dataclass(frozen=True)
 class RetrainingSplit:
-    """Images of a split. `labels`, Int (N,), contains the training class of each image, or -1."""
+    """Images of a split. `labels`, Int (N,), contains the class that each image is trained on, or -1 for none."""
 
     name: str
     samples: SplitRows
@@ -63,7 +63,7 @@ class Splits:
 
     @classmethod
     def make(cls, data: SplitTable, model: RunModel, images: int | None) -> "Splits":
-        """Return the splits of a run, with this many training images drawn with the run's seed.
+        """Return the splits of a run. `images` training images are drawn with the run's seed, or all are used if None.
 
         Raises:
             UserError: The dataset or classifier cannot be used for retraining.
@@ -98,7 +98,7 @@ def _check_classes(question: RunQuestion) -> None:
 
 
 def _labels(question: RunQuestion, samples: SplitRows) -> np.ndarray:
-    """Return the model's class of each sample, or -1 for a sample without a class."""
+    """Return the class of each sample among the model's classes, or -1 if there is none."""
     member = [members[0] if members else -1 for members in question.members or []]
     labels = samples.rows["label"]
     return np.array([-1 if label is None or label < 0 else member[label] for label in labels], np.int64)

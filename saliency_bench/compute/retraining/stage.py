@@ -1,4 +1,6 @@
-"""Retrain the networks that a run's metrics need, before the batches: compute all maps, then train each network.
+"""Retrain the networks that a run's metrics need.
+
+This stage comes before the batches: it computes all maps, then trains each network.
 
     OUT/retraining/IMAGES/gathered/  maps/  states/  outcomes/
 
@@ -118,7 +120,7 @@ def _train_all(
 
 
 def tasks_of(cell: Cell) -> list[Task]:
-    """Return the training tasks of a cell, in the order of the parts of its metric."""
+    """Return the training tasks of a cell, in the order of the metric's parts."""
     protocol = RetrainingProtocol.from_metric(cell.metric)
     protocol = replace(protocol, initial=cell.asked_for.get(INITIAL, protocol.initial))
     places = [EXPOSURES.index(exposure) for exposure in protocol.exposures]
@@ -127,7 +129,7 @@ def tasks_of(cell: Cell) -> list[Task]:
 
 
 def _outcomes(folder: Path, cell: Cell) -> np.ndarray:
-    """Return the class that each network predicts for each image of the run, as Int (N, P)."""
+    """Return the class that each retrained network predicts for each image of the run, Int (N, P)."""
     test = RetrainingProtocol.from_metric(cell.metric).test
     return np.array([read_json(outcome_file(folder, task))["answers"][test] for task in tasks_of(cell)]).T
 
@@ -145,7 +147,7 @@ def _announce(splits: Splits, cells: list[Cell], tasks: list[Task], done: int, s
 
 
 def _estimated_seconds(setup: Setup, splits: Splits, pictures: RetrainingPictures, tasks: list[Task]) -> float:
-    """Estimate how many seconds these training tasks take one after the other, by timing a few batches."""
+    """Estimate the total time of these training tasks in seconds, by timing a few batches."""
     sizes = {task.protocol.batch_size for task in tasks}
     seconds = {size: _seconds_per_batch(setup, splits, pictures, size) for size in sizes}
     protocols = [task.protocol for task in tasks]
@@ -153,7 +155,7 @@ def _estimated_seconds(setup: Setup, splits: Splits, pictures: RetrainingPicture
 
 
 def _batches(splits: Splits, protocol: RetrainingProtocol) -> int:
-    """Return the number of batches per epoch: training set plus validation set."""
+    """Return the number of batches per epoch in the training and validation sets together."""
     return sum(math.ceil(len(split.labels) / protocol.batch_size) for split in (splits.train, splits.validation))
 
 

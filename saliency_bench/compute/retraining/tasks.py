@@ -37,8 +37,8 @@ class Task:
     """Task of training one network.
 
     Attributes:
-        explainer: Explainer whose maps define the changed pixels; None if pictures are unchanged, or replaced as a
-            whole.
+        explainer: Explainer whose maps determine which pixels are changed. None if pictures are not changed or are
+            replaced completely.
         exposure: Index of the exposure in `EXPOSURES`.
         number: Number of the repetition, from 1. Initial weights and the order of images depend on the number.
         protocol: Training protocol.
@@ -51,7 +51,7 @@ class Task:
 
     @classmethod
     def make(cls, explainer: Explainer, exposure: int, number: int, protocol: RetrainingProtocol) -> "Task":
-        """Return a task, normalised so that identical training runs of different explainers or metrics are one task."""
+        """Return a normalised task. Identical training runs for different explainers or metrics become one task."""
         trained = replace(protocol, test="modified", trainings=1, exposures=EXPOSURES)
         if 0 < exposure < len(EXPOSURES) - 1:
             return cls(explainer, exposure, number, trained)
@@ -108,7 +108,10 @@ class Changed:
 
     @classmethod
     def make(cls, task: Task, split: RetrainingSplit, pictures: RetrainingPictures, device: torch.device) -> "Changed":
-        """Return the samples with an image, a label and, for a task with maps, a map. Raise UserError if none exist."""
+        """Select the samples that have an image, a label and (if the task uses maps) a map.
+
+        UserError if there are none.
+        """
         is_kept, first = (pictures.predicted[split.name] >= 0) & (split.labels >= 0), None
         if task.explainer is not None:
             first, has_map = read_gathered(pictures.folder, task.explainer, split)
@@ -168,10 +171,10 @@ def retrain(
 
 @torch.no_grad()
 def _answers(classifier: Classifier, test: Changed, batch_size: int) -> dict[str, list[int]]:
-    """Return the classes that the network predicts for the changed and the unchanged images of the run.
+    """Predict the classes of the run's changed and unchanged images.
 
     Returns:
-        {"modified": classes, "clean": classes}, with `NO_ANSWER` for an image without a map or label.
+        {"modified": classes, "clean": classes}. The class is `NO_ANSWER` for an image without a map or label.
     """
     classifier.eval()
     answers = {kind: np.full(len(test.split.labels), NO_ANSWER) for kind in get_args(Test)}
@@ -183,12 +186,12 @@ def _answers(classifier: Classifier, test: Changed, batch_size: int) -> dict[str
 
 
 def new_classifier(setup: Setup, number: int, from_base: bool = False) -> Classifier:
-    """Return a classifier like the run's classifier, with new weights.
+    """Return a classifier with the structure of the run's classifier and new weights.
 
     Args:
         setup: Setup of the run.
         number: Number of the repetition. The weights depend on the number and the run's seed.
-        from_base: Whether to start from the checkpoint from which the run's classifier was fine-tuned, if any.
+        from_base: Whether to start from the checkpoint that the run's classifier was fine-tuned from, if there is one.
     """
     model = setup.classifier
     with torch.random.fork_rng():

@@ -1,1 +1,1 @@
-"""Score maps with metrics: perturbation curves, inputs that metrics declare, base classes for `evaluate` modules."""
+"""Score maps with metrics: perturbation curves, inputs of metrics, and base classes for `evaluate` modules."""

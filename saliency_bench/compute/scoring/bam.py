@@ -26,7 +26,7 @@ def parts(options: dict[str, object], classifier: object) -> Sequence[str]:
 
 
 def difference(means: np.ndarray, options: dict[str, object]) -> np.ndarray:
-    """Return the object model's means minus the scene model's means: (D,) from (D, 2)."""
+    """Subtract the scene model's means from the object model's means: (D, 2) becomes (D,)."""
     return means[:, 0] - means[:, 1]
 
 
@@ -36,7 +36,7 @@ def is_of_means(options: dict[str, object]) -> bool:
 
 
 def preprocessed(maps: np.ndarray) -> np.ndarray:
-    """Return scaled maps, Float64 (B, H, W) in [0, 1]; zeros for a map with less than 1 % positive pixels."""
+    """Return scaled maps, Float64 (B, H, W) in [0, 1]. A map with less than 1 % positive pixels becomes zeros."""
     positive = np.maximum(maps, 0).astype(np.float64)
     return normalise(np.minimum(positive, np.percentile(positive, HIGHEST, axis=(1, 2), keepdims=True)))
 
@@ -48,14 +48,14 @@ def maps_of_both(images: Images, labels: np.ndarray, other: OtherModel, explain:
 
 
 def is_right(classifier: nn.Module, logits: Tensor, labels: np.ndarray) -> np.ndarray:
-    """Return whether a classifier is correct, Bool (B,); `labels` (B, K) are the correct classes."""
+    """Return whether a classifier's predictions are correct, Bool (B,). `labels` (B, K) marks the correct classes."""
     activation = activation_of(classifier)
     p = probabilities(logits.double(), activation).numpy()
     return recognised(p, labels, activation) & ~no_probabilities(logits, activation)
 
 
 def mean_inside(maps: np.ndarray, masks: np.ndarray) -> np.ndarray:
-    """Return each map's mean inside its mask, Float64 (B,); NaN for an empty mask."""
+    """Return the mean of each map inside its mask, Float64 (B,). It is NaN if the mask is empty."""
     count = masks.sum(axis=(1, 2))
     return np.where(count > 0, (maps * masks).sum(axis=(1, 2)) / np.maximum(count, 1), np.nan)
 
@@ -74,7 +74,7 @@ def where_right(
     values: tuple[np.ndarray, np.ndarray], logits: Tensor, labels: np.ndarray, classifier: nn.Module, other: OtherModel,
     each: bool,
 ) -> np.ndarray:  # fmt: skip
-    """Return both models' values, (B, 2), with NaN for a sample if either model is wrong.
+    """Return both models' values, (B, 2). The values of a sample are NaN if either model is wrong.
 
     If `each` is True, only the value of the wrong model is NaN.
     """

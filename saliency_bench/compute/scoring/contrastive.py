@@ -1,4 +1,4 @@
-"""Compute the contrastive score of CAUC and CDROP along a deletion path, as published with CWOX (Xie et al., 2023)."""
+"""Compute the contrastive score of CAUC and CDROP along a deletion path, as in the CWOX paper (Xie et al., 2023)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,9 @@ SALIENT = get_args(Salient)
 
 @dataclass(frozen=True)
 class Deletion:
-    """Deletion path: the reference replaces salient pixels, from the highest value down, `step` pixels at a time.
+    """Deletion path.
+
+    Reference pixels replace the salient pixels, `step` at a time, starting with the highest map value.
 
     p_A is the total probability of the classes with positive target weights, and p_B is the total probability of the
     classes with negative weights. If there are no negative weights, B is a single class, chosen with the probabilities
@@ -37,8 +39,8 @@ class Deletion:
     def points(self) -> np.ndarray:
         """Number of points of each path, Int (B,), including the whole image.
 
-        As in the published code, the number is max(1, ceil(n / step)) for n salient pixels, which leaves out the last
-        step.
+        As in the published code, the number is max(1, ceil(n / step)) for n salient pixels. The last step is thus left
+        out.
         """
         return np.maximum(-(-self.salient // self.step), 1)
 
@@ -55,7 +57,7 @@ class Deletion:
 
 
 def score_range(options: dict[str, object], target: TargetRange) -> tuple[float, float]:
-    """Return (low, high) of s = p_A (1 - p_B): [0, 1], unless several classes of a sigmoid sum to more than 1."""
+    """Return (low, high) of s = p_A (1 - p_B). This is (0, 1) unless sigmoid probabilities sum to more than 1."""
     return target.a * (1 - max(1.0, target.b)), target.a
 
 
@@ -67,7 +69,7 @@ def without_groups(options: dict[str, object]) -> tuple[str, ...]:
 def delete_salient(
     curves: Curves, groups: ClassGroups | None, *, step: int, threshold: float, salient: str, reference: str
 ) -> Deletion:
-    """Return the deletion path of each map's salient pixels. If groups are passed, B is a member of A's groups."""
+    """Return the path that deletes each map's salient pixels. If groups are passed, B is a member of A's groups."""
     a, b = np.asarray(curves.target > 0), np.asarray(curves.target < 0)
     others = np.asarray(~a if groups is None else ~a & np.stack([_members(row, groups) for row in a]))
     alone = np.asarray(~b.any(axis=1, keepdims=True))

@@ -1,4 +1,4 @@
-"""Provide seeds for samples outside a run: explicit seeds, or the seeds that a run derives from image ids."""
+"""Provide the seeds of samples that are scored outside a run: explicit seeds, or seeds derived from image ids."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from saliency_bench.utils.seeds import seed_of
 
 @dataclass(frozen=True)
 class Draws:
-    """Seeds of samples: one seed per sample for all purposes, or seeds derived from image ids and the seed `run`."""
+    """Seeds of samples. They are either explicit, or derived from image ids and the seed of a run."""
 
     samples: tuple[int | str, ...]
     run: int | None = None
@@ -18,7 +18,7 @@ class Draws:
     def given(
         cls, count: int, seeds: Sequence[int] | None = None, image_ids: Sequence[str] | None = None, run: int = 0
     ) -> "Draws":
-        """Return draws from the given seeds or ids, by default from the seeds 0 to count-1.
+        """Return a `Draws` for the given seeds or ids. By default, the seeds are 0 to count-1.
 
         Raises:
             UserError: The number of seeds or ids differs from `count`.

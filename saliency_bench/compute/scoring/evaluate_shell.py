@@ -1,4 +1,4 @@
-"""Base classes for modules of the `evaluate` library: they read maps and masks, add batches and average scores.
+"""Base classes for modules of the `evaluate` library. They read maps and masks, collect batches and average scores.
 
 `evaluate` uses the first `evaluate.EvaluationModule` in a module's namespace as the metric, so the shared code is a
 plain class, listed first among the base classes: `class SaliencyMiou(MapShell, evaluate.Metric)`. This file is copied
@@ -72,11 +72,11 @@ class MapShell:
         return defaults(function) if (function := cls.computed()) else {}
 
     def scores(self, *inputs: Any, **options: Any) -> np.ndarray:
-        """Return the scores (B,) of the inputs that `_inputs` returns."""
+        """Return the scores (B,) for the inputs that `_inputs` returns."""
         return self.reduced(self.function(*inputs, **options), options)
 
     def reduced(self, values: np.ndarray, options: dict[str, Any]) -> np.ndarray:
-        """Return the scores (B,) of parts (B, P). Values of shape (B,) are scores and are returned unchanged."""
+        """Reduce parts (B, P) to scores (B,). Values of shape (B,) are scores already and are returned unchanged."""
         reduce = (declaration_of(self.function) or MetricDeclaration()).reduce or mean_of_parts
         return reduce(values, options) if np.ndim(values) == 2 else values
 
@@ -87,7 +87,7 @@ class MapShell:
 
     @classmethod
     def computed(cls) -> Callable[..., np.ndarray] | None:
-        """Return the function whose options `compute` takes."""
+        """Return the function that defines the options of `compute`."""
         return cls.declared()
 
     def _info(self) -> evaluate.MetricInfo:
@@ -154,7 +154,7 @@ class MapShell:
             return error
 
     def _averaged(self, *, per_sample: bool = False, **given: Any) -> dict[str, Any]:
-        """Return the mean score of the inputs and, on request, all scores."""
+        """Return the mean score for the inputs and, if `per_sample` is true, all scores."""
         name, inputs = self.name, [np.asarray(given.pop(feature)) for feature in self.info.features]
         options = self.read_options(given)
         if not isinstance(per_sample, bool):
@@ -208,7 +208,7 @@ class MapShell:
 
 
 class SweepShell(MapShell):
-    """Base class for metrics with a threshold: `sweep(maps, masks, thresholds, **options)` takes several thresholds."""
+    """Base class for metrics with a threshold. `sweep(maps, masks, thresholds, **options)` takes several thresholds."""
 
     sweep: Callable[..., np.ndarray]
 
@@ -221,7 +221,7 @@ class SweepShell(MapShell):
         return super().read_options(others) | {"threshold": thresholds}
 
     def scores(self, *inputs: Any, **options: Any) -> np.ndarray:
-        """Return the scores, (B,) at one threshold or (B, T) at T thresholds."""
+        """Return the scores: (B,) for one threshold or (B, T) for T thresholds."""
         if not isinstance(options["threshold"], list | tuple):
             return super().scores(*inputs, **options)
         return self.sweep(*inputs, options.pop("threshold"), **options)
@@ -300,7 +300,7 @@ class ExplainerShell(_InstalledShell):
         )
 
     def _inputs(self, predictions: Any = None, references: Any = None, images: Any = None) -> dict[str, np.ndarray]:
-        """Return images (B, 3, H, W), and the class of each image if the metric takes classes."""
+        """Return images (B, 3, H, W), and the class of each image if the metric uses classes."""
         if predictions is not None or images is None:
             raise ValueError(
                 f"{self.name} computes the maps itself; pass images=(B, 3, H, W) in [0, 1] instead of predictions"
@@ -344,7 +344,7 @@ class ExplainerShell(_InstalledShell):
         return score_samples(name, images, classifier, explainer, target=target, parts=parts, **options)
 
     def reason(self, options: dict[str, Any]) -> str:
-        """Return why samples are left out, as the metric describes it."""
+        """Return the metric's own description of why samples are left out."""
         metric = self._metric(options)
         if "partners" in metric.inputs:
             return "no partners among the samples"
@@ -352,11 +352,11 @@ class ExplainerShell(_InstalledShell):
         return " or ".join(dict.fromkeys(filter(None, (declared.undefined, declared.absent)))) or self.LEFT_OUT
 
     def left_out(self, scores: np.ndarray) -> np.ndarray:
-        """Return whether each sample is left out because its score, or every part of its score, is NaN, Bool (B,)."""
+        """Return which samples are left out, Bool (B,): those whose score, or every part of whose score, is NaN."""
         return np.isnan(scores).reshape(len(scores), -1).all(axis=1)
 
     def value(self, scores: np.ndarray, options: dict[str, Any]) -> float | list[float]:
-        """Return the mean of the scores or, if the metric defines an aggregate, the aggregate of the part means."""
+        """Return the mean score or, if the metric defines an aggregate, the aggregate of the means of the parts."""
         metric = self._metric(options)
         if metric.aggregate is None:
             return super().value(scores, options)
@@ -366,7 +366,7 @@ class ExplainerShell(_InstalledShell):
 
 
 class CurveShell(_InstalledShell):
-    """Base class for metrics of perturbation curves, which need saliency_bench to be installed."""
+    """Base class for metrics that use perturbation curves. They need saliency_bench to be installed."""
 
     INPUTS = """predictions: saliency maps (B, H, W), higher = more salient.
     references: the class (int) of each image.
@@ -390,7 +390,7 @@ class CurveShell(_InstalledShell):
         )
 
     def _inputs(self, predictions: Any = None, references: Any = None) -> dict[str, np.ndarray]:
-        """Return maps and the class of each sample. If `target` is passed, samples need no class."""
+        """Return the maps and the class of each sample. If `target` is passed, samples need no class."""
         maps = read_maps(predictions)
         return {"predictions": maps, "references": _classes(references, len(maps), "maps")}
 
@@ -449,8 +449,8 @@ class CurveShell(_InstalledShell):
 class AreaShell(_InstalledShell):
     """Base class for metrics that train networks. The inputs are the accuracies of networks that a run has trained.
 
-    The score is the area under the accuracy as a function of exposure, by the trapezoid rule, divided by the range of
-    the exposures.
+    The score is the area under the curve of accuracy against exposure, computed with the trapezoid rule and divided by
+    the range of the exposures.
     """
 
     INPUTS = """predictions: the accuracies (N,) in [0, 1] of networks that `saliency-bench run` has trained.
@@ -458,7 +458,7 @@ class AreaShell(_InstalledShell):
 
     @classmethod
     def computed(cls) -> Callable[..., np.ndarray] | None:
-        """Return the area function, which has no options because the metric's options concern training only."""
+        """Return the area function. It has no options, because the metric's options concern training only."""
         return cls.declared() and _area
 
     def _info(self) -> evaluate.MetricInfo:
@@ -514,20 +514,20 @@ def _area(accuracies: np.ndarray, exposures: np.ndarray) -> np.ndarray:
 
 
 def _about(function: Callable[..., np.ndarray]) -> str:
-    """Return the first line of a function's module docstring, and the function's docstring up to its arguments."""
+    """Return the first line of the module docstring, followed by the function's docstring up to its arguments."""
     module = sys.modules[function.__module__].__doc__ or ""
     details = (inspect.getdoc(function) or "").partition("\nArgs:\n")[0]
     return f"{module.partition(chr(10))[0]}\n\n{details.strip()}"
 
 
 def _example(module: str) -> str:
-    """Return the example in a module's docstring, which is its last section."""
+    """Return the example, which is the last section of a module's docstring."""
     _, heading, example = (sys.modules[module].__doc__ or "").partition("\n\nExample:\n")
     return heading + example.rstrip()
 
 
 def _describe(function: Callable[..., np.ndarray] | None) -> str:
-    """Return the options and the result of a function, as lines of a Google-style docstring."""
+    """Describe a function's options and result as lines of a Google-style docstring."""
     lines = ['    per_sample: add the list "scores". Default: False.', "", "Returns:"]
     if function is None:
         unknown_here = "    The options of the metric are shown if saliency-bench is installed."
@@ -556,7 +556,7 @@ def _options_of(name: str) -> list[str]:
 
 
 def _known(name: str, options: dict[str, Any], known: Collection[str]) -> dict[str, Any]:
-    """Return the options; raise UserError if one is unknown."""
+    """Return the options, or raise UserError if one is unknown."""
     for key in options:
         if key not in known:
             raise unknown(f"option of {name}", key, known)

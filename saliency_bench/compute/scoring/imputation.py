@@ -1,4 +1,4 @@
-"""Impute missing pixels as the weighted mean of their neighbours, with one sparse linear system per picture."""
+"""Impute missing pixels as the weighted mean of their neighbours, by solving one sparse linear system per picture."""
 
 from collections.abc import Iterator, Sequence
 
@@ -17,11 +17,11 @@ NOISE = 0.01  # standard deviation
 
 
 def imputed(images: Images, kept: Tensor, noise: Images | float = 0.0) -> Images:
-    """Return images in which missing pixels are imputed from the kept pixels, Bool (B, 1, H, W), plus noise.
+    """Impute the missing pixels of images from the kept pixels, Bool (B, 1, H, W), and add noise to them.
 
-    Noisy linear imputation (Rong et al., 2022): each missing pixel is the weighted mean of its neighbours inside the
-    frame (weight 1/6 for direct and 1/12 for diagonal neighbours). Neighbours may also be missing, so the missing
-    values solve one linear system. If no pixel is kept, the image is black.
+    This is noisy linear imputation (Rong et al., 2022): each missing pixel is the weighted mean of its neighbours
+    inside the image (weight 1/6 for direct and 1/12 for diagonal neighbours). Neighbours may also be missing, so the
+    missing values solve one linear system. If no pixel is kept, the image is black.
     """
     pictures = torch.broadcast_to(images, (len(kept), *images.shape[1:])).double().cpu().numpy()
     masks = kept[:, 0].cpu().numpy()
@@ -30,13 +30,13 @@ def imputed(images: Images, kept: Tensor, noise: Images | float = 0.0) -> Images
 
 
 def slight_noise(images: Images, seeds: Sequence[int]) -> Images:
-    """Return normal noise with mean 0 and standard deviation `NOISE` for every value, drawn with each image's seed."""
+    """Return normal noise with mean 0 and standard deviation `NOISE`. It is drawn from each image's seed."""
     drawn = [normal(seed_of(seed, "linear"), image.numel()) for seed, image in zip(seeds, images, strict=True)]
     return NOISE * torch.from_numpy(np.stack(drawn)).view(images.shape).to(images)
 
 
 def _imputed(image: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    """Return an image (C, H, W) as float64, in which all pixels outside `kept`, Bool (H, W), are imputed."""
+    """Impute all pixels of an image (C, H, W) outside `kept`, Bool (H, W). The result is float64."""
     missing = ~kept
     filled = np.where(kept, image, 0)
     if kept.any() and missing.any():
@@ -45,7 +45,7 @@ def _imputed(image: np.ndarray, kept: np.ndarray) -> np.ndarray:
 
 
 def _solved(known: np.ndarray, missing: np.ndarray) -> np.ndarray:
-    """Return the values of the n missing pixels, (n, C), row by row; `known` (C, H, W) is 0 at these pixels.
+    """Return the values of the n missing pixels, (n, C), row by row. `known` (C, H, W) is 0 at these pixels.
 
     The equation of a missing pixel x is (sum of weights) x - sum of weights times missing neighbours = sum of weights
     times known neighbours.
@@ -69,13 +69,13 @@ def _solved(known: np.ndarray, missing: np.ndarray) -> np.ndarray:
 
 
 def _neighbours(height: int, width: int) -> Iterator[tuple[int, tuple[slice, slice], tuple[slice, slice]]]:
-    """Yield, for each direction, (weight, slices of the pixels with a neighbour there, slices of these neighbours)."""
+    """Yield, for each direction, (weight, slices of the pixels that have a neighbour, slices of these neighbours)."""
     for (down, right), weight in NEIGHBOURS.items():
         (rows, below), (columns, beside) = _shifted(down, height), _shifted(right, width)
         yield weight, (rows, columns), (below, beside)
 
 
 def _shifted(step: int, length: int) -> tuple[slice, slice]:
-    """Return (positions whose neighbour at this step is inside the frame, positions of these neighbours)."""
+    """Return (positions whose neighbour at this step is inside the image, positions of these neighbours)."""
     start, stop = max(0, -step), length - max(0, step)
     return slice(start, stop), slice(start + step, stop + step)

@@ -1,4 +1,4 @@
-"""Provide the declared inputs of metrics for a batch, and compute scores and reasons, inside and outside a run."""
+"""Provide the inputs that metrics declare, and compute scores for a batch. This works inside and outside a run."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -42,11 +42,11 @@ class ScoredBatch:
     """Scores of one metric for a batch.
 
     Attributes:
-        values: Score of each sample; None if it has no score.
-        reasons: Reason for a sample without a score, or remark on its score; else None.
+        values: Score of each sample; None for a sample without a score.
+        reasons: For each sample, the reason why it has no score, a remark on its score, or None.
         parts: {name: value of each sample, or None}.
         part_reasons: Reason for each missing value of a part, in the form of `parts`.
-        faulty: {sample: error}, for errors that are due neither to the data nor to the metric's definition.
+        faulty: {sample: error}. Only errors that neither the data nor the metric's definition explains are included.
         raised: Whether the metric, or an explainer or network that it called, raised an error.
     """
 
@@ -58,7 +58,7 @@ class ScoredBatch:
     raised: bool = False
 
     def fail(self, faulty: dict[int, str]) -> None:
-        """Record the errors of samples that have no other reason to be left out."""
+        """Record errors as the reasons of samples that have no other reason yet."""
         self.faulty = {sample: reason for sample, reason in faulty.items() if self.reasons[sample] is None}
         for sample, reason in self.faulty.items():
             self.reasons[sample] = reason
@@ -78,7 +78,7 @@ class OtherModel:
         classifier: The classifier.
         logits: Logits (B, K) of the images, on the CPU.
         labels: Correct classes of each image, Bool (B, K).
-        lacking: Reason for a sample without a prediction or label, else None.
+        lacking: For each sample, the reason why it has no prediction or label, or None.
     """
 
     classifier: nn.Module
@@ -92,14 +92,14 @@ class OtherModel:
         return torch.from_numpy(self.labels).float()
 
     def part(self, kept: Sequence[int]) -> "OtherModel":
-        """Return the data for these samples only."""
+        """Return an `OtherModel` for these samples only."""
         lacking = [self.lacking[sample] for sample in kept]
         return OtherModel(self.classifier, self.logits[kept], self.labels[kept], lacking)
 
 
 @dataclass
 class MetricInputs:
-    """Inputs of metrics (`metric.INPUTS`) for a batch and the maps of one explainer, computed on first use.
+    """Inputs of metrics (`metric.INPUTS`) for a batch and one explainer. They are computed on first use.
 
     Attributes:
         classifier: The network.
@@ -110,14 +110,14 @@ class MetricInputs:
         seed_for: Function (sample, purpose) -> seed of the sample's random draws.
         maps: Maps of the unchanged images; None if no metric needs them.
         masks: Masks, Bool (B, H, W).
-        unusable: Reason for a sample without a usable mask, else None.
+        unusable: For each sample, the reason why it has no usable mask, or None.
         groups: Groups of classes.
         labels: Correct classes of each image, Bool (B, K), all False for an image without a label.
         columns: {name: additional column of the dataset}.
         other: Second classifier.
         partners: Source of the samples' partners, for metrics with a plan.
         faults: {sample: reason why no metric can score it}.
-        map_faults: {sample: error in its map}; ignored by metrics that request all their maps themselves.
+        map_faults: {sample: error in its map}. Metrics that request all their maps themselves ignore these errors.
         halved: Number of times that a batch did not fit in memory while maps for metrics were computed.
         run_seed: Seed of random draws that all samples share.
         retrained: {retraining metric: classes (B, P) that its networks predict for the images}.
@@ -149,7 +149,7 @@ class MetricInputs:
         return self._new_curves()
 
     def _new_curves(self) -> Curves:
-        """Return curves without cached values."""
+        """Return a `Curves` object with an empty cache."""
         assert self.maps is not None
         images, target, maps = self.images.clone(), self.target.clone(), self.maps.clone()
         return Curves(self.classifier, images, target, maps, self._seeds("noise"))
@@ -162,7 +162,7 @@ class MetricInputs:
 
     @cached_property
     def tied(self) -> np.ndarray:
-        """Return whether more than a tenth of the pixels of each non-constant map are ties, Bool (B,)."""
+        """Return whether more than a tenth of a map's pixels are ties, Bool (B,). It is False for a constant map."""
         assert self.maps is not None
         return is_tied(self.maps.cpu().numpy())
 
@@ -189,9 +189,9 @@ class MetricInputs:
         return [self.seed_for(sample, purpose) for sample in range(len(self.images))]
 
     def score(self, metric: Metric) -> ScoredBatch:
-        """Return a metric's scores and, where a score is undefined, the reason.
+        """Return a metric's scores and, for undefined scores, the reasons.
 
-        Scores of flat maps, and scores to which the metric adds a remark, have both a value and a reason.
+        The score of a constant map has both a value and a reason, as does a score to which the metric adds a remark.
         """
         count = len(self.images)
         reasons = list(self.unusable) if "masks" in metric.inputs and self.unusable else [None] * count
@@ -214,7 +214,7 @@ class MetricInputs:
         return result
 
     def _lacking(self, metric: Metric) -> Iterator[list[str | None]]:
-        """Yield, for each column and the other classifier, a list: why each sample lacks this input, or None."""
+        """Yield one list per column and one for the other classifier: why each sample lacks this input, or None."""
         for name in metric.declaration.columns:
             yield self.columns[name].lacking if name in self.columns else [lacks(name)] * len(self.images)
         if "other" in metric.inputs and self.other is not None:
@@ -274,7 +274,7 @@ class MetricInputs:
         return bool(self.flat[sample])
 
     def _provider(self, kept: list[int], asks_of_target: bool) -> MapProvider:
-        """Return the provider of more maps for samples. It reuses the maps of unchanged images."""
+        """Return a provider of additional maps for these samples. It reuses the maps of unchanged images."""
         seeds = self._seeds("explain")
         first = None
         if self.maps is not None and (asks_of_target or not self.map_faults.keys() & set(kept)):
@@ -284,7 +284,7 @@ class MetricInputs:
         return MapProvider(self.explainer, self.classifier, [seeds[sample] for sample in kept], first)
 
     def _inputs(self, metric: Metric, kept: list[int], explain: MapProvider) -> dict[str, object]:
-        """Return {parameter of the metric: its input} for these samples, as copies."""
+        """Return {parameter of the metric: input} for these samples. The inputs are copies."""
         whole = len(kept) == len(self.images)
         # Use the same tensors as for the first maps, so that requests for these maps are recognised.
         images, target, maps = explain.first or (
@@ -335,7 +335,7 @@ class MetricInputs:
 
 
 def _part_reasons(metric: Metric, result: ScoredBatch, values: list[Value]) -> list[str | None]:
-    """Return the reason for each missing part: the reason of the sample, or the metric's reason for a missing part."""
+    """Return the reason for each missing part: the sample's reason, or the metric's reason for a missing part."""
     return [
         None
         if value is not None

@@ -21,7 +21,7 @@ from saliency_bench.utils.hashing import hash_of
 
 @dataclass(frozen=True)
 class Predictions:
-    """Predictions of all samples, from which a plan chooses partners.
+    """Predictions for all samples. A plan uses them to choose partners.
 
     Attributes:
         seed: Seed of the run.
@@ -40,10 +40,10 @@ class Predictions:
 
 @dataclass(frozen=True)
 class PartnerPlan:
-    """Plan of the partners of each sample.
+    """The partners of each sample.
 
     Attributes:
-        partners: {sample: partners}, as positions among all samples.
+        partners: {sample: partners}. All are positions among the samples of the run.
         identity: Hash of the plan, computed from the ids of the images.
     """
 
@@ -77,7 +77,7 @@ def plan_of(metric: Metric, predictions: Predictions) -> PartnerPlan:
 
 @dataclass(frozen=True)
 class PartnerSamples:
-    """Partner samples: ids, images (N, 3, H, W), correct classes (bool (N, K)), and seeds of their maps."""
+    """N partner samples: ids, images (N, 3, H, W), correct classes, bool (N, K), and the seeds for their maps."""
 
     ids: Sequence[str]
     images: Images
@@ -87,14 +87,15 @@ class PartnerSamples:
 
 @dataclass
 class Partners:
-    """Partners of the samples of a batch. A partner that several samples share is included once.
+    """The partners (other images that a metric needs for each sample) of a batch. Shared partners are included once.
 
     Attributes:
         ids: Ids of the partners' images.
         images: Images (N, 3, H, W).
         right: Correct classes of the partners, Bool (N, K).
-        places: Indices of the partners of each sample of the batch, in the order of the plan.
-        explain: Provider of maps of partners: explain(images, target, places).
+        places: For each sample of the batch, the indices of its partners in `ids` and `images`, in the order of the
+            plan.
+        explain: Provider of the partners' maps: explain(images, target, places).
         at_once: Number of partners that are explained together.
         made: Cache of computed maps, by target.
         faulty: {sample of the batch: error for a picture that the metric created from the sample and its partners}.
@@ -110,7 +111,7 @@ class Partners:
     faulty: dict[int, str] = field(default_factory=dict)
 
     def maps(self, target: Target) -> np.ndarray:
-        """Return the maps of the images for a target (N, K), float32 (N, H, W), computed once for all metrics."""
+        """Return the partners' maps for a target (N, K), float32 (N, H, W). They are computed once for all metrics."""
         key = target.cpu().numpy().tobytes()
         if key not in self.made:
             batches = torch.arange(len(self.images)).split(self.at_once)
@@ -120,11 +121,11 @@ class Partners:
         return self.made[key].copy()
 
     def within(self, places: Sequence[Sequence[int]]) -> "Partners":
-        """Return these partners for a different selection of samples of the batch."""
+        """Return these partners with different `places`, for other samples of the batch."""
         return replace(self, places=places, faulty={})
 
     def faults(self) -> dict[int, str]:
-        """Return {sample of the batch: error of the sample, or of the map of one of its partners}."""
+        """Return {sample of the batch: error}, where the error concerns the sample or a map of one of its partners."""
         wrong = self.explain.faulty
         of_maps = {
             sample: f"partner {self.ids[partner]}: {wrong[partner]}"
@@ -146,7 +147,7 @@ class Partners:
 
 @dataclass
 class PartnerSource:
-    """Source of the partners of the samples of a batch.
+    """Loads the partners that metrics need for the samples of a batch.
 
     Attributes:
         plans: {metric: partner plan}.
@@ -163,13 +164,13 @@ class PartnerSource:
     known: dict[tuple[int, ...], Partners] = field(default_factory=dict)
 
     def takes_part(self, metric: Metric, sample: int) -> bool:
-        """Return whether a sample has partners."""
+        """Return whether the metric's plan has partners for a sample."""
         return self.samples[sample] in self.plans[metric].partners
 
     def partners_of(
         self, metric: Metric, kept: Sequence[int], provider: Callable[[Sequence[int]], MapProvider]
     ) -> Partners:
-        """Return the partners of some samples of the batch. Metrics with the same partners share their maps."""
+        """Return the partners of some samples of the batch. Metrics that use the same partners share the maps."""
         chosen = [self.plans[metric].partners[self.samples[sample]] for sample in kept]
         places = tuple(sorted(set(chain.from_iterable(chosen))))
         index = {place: number for number, place in enumerate(places)}

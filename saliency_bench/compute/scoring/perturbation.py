@@ -1,4 +1,6 @@
-"""Compute probabilities along perturbation paths: a map's top pixels are inserted into a reference, or deleted.
+"""Compute probabilities along perturbation paths.
+
+On a path, a map's top pixels are inserted into a reference or deleted.
 
 Insertion, deletion, accuracy at exposures and the contrastive metrics use the same probabilities. `Curves` computes
 them once per batch and map. If several metrics share a path, its pictures are classified only once.
@@ -31,7 +33,7 @@ Reference = Literal["black", "blur", "mean", "noise", "inpaint", "linear", "fart
 
 
 class Curves:
-    """The classifier's probabilities for pictures that keep the top `count` pixels of a map, or all other pixels.
+    """The classifier's probabilities for pictures that keep either the top `count` pixels of a map or all other pixels.
 
     Args:
         classifier: Module from images to logits (B, K). Its `activation` (default softmax) converts logits to p. The
@@ -111,8 +113,8 @@ class Curves:
     ) -> np.ndarray:
         """Return 1 if the classifier is correct (`target.recognised`), else 0, as float64 (B, len(counts)).
 
-        The value is NaN if p is NaN. `labels`, Bool (B, K), contains the correct classes, independent of the target;
-        the other arguments are as in `probabilities`.
+        The value is NaN if p is NaN. `labels`, Bool (B, K), contains the correct classes, which do not depend on the
+        target. The other arguments are the same as in `probabilities`.
         """
         p = self.probabilities(keep, reference, counts)
         hits = recognised(p, np.asarray(labels, dtype=bool)[:, None], self.activation)
@@ -145,7 +147,7 @@ class Curves:
         return self._known[key]
 
     def _checked(self, keep: str, reference: str, counts: Iterable[int]) -> np.ndarray:
-        """Return the counts as an array; raise UserError for an invalid path."""
+        """Return the counts as an array, or raise UserError if the path is invalid."""
         if keep not in ("top", "rest"):
             raise UserError(f"keep='{keep}' is neither 'top' nor 'rest'")
         if reference not in REFERENCES:
@@ -213,7 +215,7 @@ class Curves:
         return self._others[key]
 
     def shown(self, kept: np.ndarray, reference: str) -> np.ndarray:
-        """Return the probabilities, Float32 (B, K), of pictures with pixels `kept`, Bool (B, H, W), on a reference."""
+        """Return the probabilities, Float32 (B, K), of pictures with a reference outside `kept`, Bool (B, H, W)."""
         inside = torch.from_numpy(kept).to(self.images.device)[:, None]
 
         def draw(samples: Tensor, pictures: Tensor) -> Images:
@@ -235,7 +237,7 @@ class Curves:
         return torch.where(kept, self.images[samples], self._reference(reference)[samples])
 
     def _reference(self, name: str) -> Images:
-        """Return the reference of this name, computed once."""
+        """Return the reference images with this name. They are computed once."""
         if name not in self._references:
             if name in DRAWN:
                 self._references[name] = DRAWN[name](self.images, self.seeds)
@@ -257,7 +259,7 @@ class Curves:
 
 
 def _weighted(weights: Tensor, p: Tensor, which: Tensor) -> Tensor:
-    """Return the sums (n, S) of probabilities p (n, K), weighted by the S rows of each sample's weights (B, S, K)."""
+    """Return sums (n, S) of probabilities p (n, K), weighted by the S rows of each sample in `weights` (B, S, K)."""
     return (weights[which] @ p.double()[:, :, None])[..., 0]
 
 
@@ -269,7 +271,7 @@ def batched_curves(
     batch_size: int = 16,
     seeds: Sequence[int] | None = None,
 ) -> Iterator[Curves]:
-    """Yield curves outside a run for any number of samples, one batch at a time.
+    """Yield one `Curves` object per batch, for any number of samples outside a run.
 
     Args:
         classifier: A classifier, or an argument of `load_classifier`.
@@ -300,7 +302,7 @@ def batched_curves(
 
 
 def per_image(target: Tensor, count: int) -> Tensor:
-    """Expand a target (B, K) or (1, K), or classes (B,), to one row per image.
+    """Expand a target (B, K) or (1, K), or convert classes (B,), to one row per image.
 
     Raises:
         UserError: The number of rows of the target is neither 1 nor the number of images.
@@ -319,7 +321,7 @@ def check_batch_size(batch_size: object) -> None:
 
 
 def read_images(images: Any) -> Images:
-    """Return a tensor, an array, or a list of these as a float32 tensor.
+    """Convert a tensor, an array, or a list of tensors or arrays to a float32 tensor.
 
     Raises:
         UserError: The images are not numbers.
@@ -333,7 +335,7 @@ def read_images(images: Any) -> Images:
 
 
 def check_frame(images: Images) -> None:
-    """Raise UserError for images that are not finite or far outside [0, 1]. Perturbed images may be just outside."""
+    """Raise UserError if images are not finite or far outside [0, 1]. Perturbed images may be slightly outside."""
     if not images.abs().amax() < 10:  # images from 0 to 255 exceed these limits
         raise UserError("images must be finite and in [0, 1], before the model's normalisation")
 
@@ -400,7 +402,7 @@ def mean(classifier: nn.Module, images: Images) -> Images:
 
 
 def blurred(classifier: nn.Module, images: Images) -> Images:
-    """Return images blurred by a Gaussian of 11 x 11 pixels and sigma 5, as in RISE's code (Petsiuk et al., 2018).
+    """Blur images with a Gaussian of 11 x 11 pixels and sigma 5, as in RISE's code (Petsiuk et al., 2018).
 
     That code convolves the normalised image with a zero padding of 5, so pixels beyond the border equal the
     normalisation mean. The kernel is an impulse filtered inside an 11 x 11 window with reflecting edges. The tails are
@@ -417,7 +419,7 @@ def blurred(classifier: nn.Module, images: Images) -> Images:
 
 
 def noise(images: Images, seeds: Sequence[int]) -> Images:
-    """Return uniform noise in [0, 1), drawn for every pixel and channel with the seed of each image."""
+    """Return uniform noise in [0, 1). It is drawn for every pixel and channel from the image's seed."""
     drawn = [uniform(seed_of(seed, "noise"), image.numel()) for seed, image in zip(seeds, images, strict=True)]
     return torch.from_numpy(np.stack(drawn)).view(images.shape).to(images)
 
@@ -431,7 +433,7 @@ def farthest(classifier: nn.Module, images: Images) -> Images:
 
 
 def gaussian(images: Images, seeds: Sequence[int]) -> Images:
-    """Return normal noise around each value, drawn for every pixel and channel with the seed of the image.
+    """Return normal noise around each value. It is drawn for every pixel and channel from the image's seed.
 
     This is the Gaussian baseline of Sturmfels et al. (2020). It is truncated to [0, 1], so that it becomes uniform for
     a large standard deviation. In that paper the standard deviation is an option; this function uses `GAUSSIAN_SIGMA`.
@@ -445,18 +447,19 @@ def gaussian(images: Images, seeds: Sequence[int]) -> Images:
 
 
 def inpainted(images: Images, kept: Tensor) -> Images:
-    """Return images in which missing pixels are filled in from the kept pixels, Bool (B, 1, H, W).
+    """Fill in the missing pixels of images from the kept pixels, Bool (B, 1, H, W).
 
-    Pull and push (Gortler et al., The Lumigraph, 1996): kept pixels are averaged over squares of 2, 4, 8 ... pixels a
-    side, and a missing pixel is filled with the colour of its smallest square with a kept pixel. Coarser colours are
-    upsampled bilinearly first, so that no squares are visible. If no pixel is kept, the image is black.
+    This is pull and push (Gortler et al., The Lumigraph, 1996): kept pixels are averaged over squares with sides of 2,
+    4, 8 ... pixels, and a missing pixel gets the colour of the smallest square around it that contains a kept pixel.
+    Coarser colours are upsampled bilinearly first, so that no squares are visible. If no pixel is kept, the image is
+    black.
     """
     weights = kept.to(images)
     return torch.where(kept, images, _filled(images * weights, weights))
 
 
 def _filled(sums: Tensor, weights: Tensor) -> Images:
-    """Return the colours `sums` / `weights`, with colours of coarser levels where the weight is 0."""
+    """Return the colours `sums` / `weights`. Where the weight is 0, the colour comes from a coarser level."""
     height, width = sums.shape[2:]
     known = sums / weights.clamp(min=1e-12)
     if height == width == 1 or bool((weights > 0).all()):

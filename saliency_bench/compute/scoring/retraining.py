@@ -1,4 +1,4 @@
-"""Score retraining metrics: how well networks learn from pictures with the top pixels, or all others, replaced.
+"""Score retraining metrics. They measure how well networks learn from pictures with replaced pixels.
 
 exposure r -> the top share r of each picture's pixels in its map -> these pixels, or all others, are replaced -> a
 network is trained on such pictures and tested on other pictures
@@ -30,7 +30,7 @@ NO_ANSWER = -1
 
 @dataclass(frozen=True)
 class RetrainingProtocol:
-    """Retraining protocol: the options of a retraining metric, and which pixels the pictures keep.
+    """Protocol of a retraining metric: its options, and which pixels the pictures keep.
 
     Attributes:
         keeps: "rest" to keep all but the top share (ROAR), or "top" to keep the top share (KAR).
@@ -62,7 +62,7 @@ class RetrainingProtocol:
 
 
 def exposures_of(options: Iterable[tuple[str, Any]]) -> tuple[float, ...]:
-    """Return the exposures in a metric's options, by default all."""
+    """Return the exposures in a metric's options. By default, these are all exposures."""
     return tuple(dict(options).get("exposures") or EXPOSURES)
 
 
@@ -107,7 +107,7 @@ def check_protocol(**options: Any) -> None:
 
 
 def first_exposures(maps: np.ndarray) -> np.ndarray:
-    """Return the index in `EXPOSURES` of the first exposure whose top pixels include each pixel, uint8 (B, H, W)."""
+    """Return, for each pixel, the index in `EXPOSURES` of the first exposure that includes it, uint8 (B, H, W)."""
     batch, height, width = maps.shape
     places = np.empty((batch, height * width), np.int64)
     np.put_along_axis(places, descending(maps).reshape(batch, -1), np.arange(height * width)[None], axis=1)
@@ -116,7 +116,7 @@ def first_exposures(maps: np.ndarray) -> np.ndarray:
 
 
 def changed(images: Images, first: Tensor | None, exposure: int, keeps: str, colour: Tensor) -> Images:
-    """Return images in which the top pixels at an exposure, or all other pixels, are replaced by a colour.
+    """Replace the top pixels at an exposure, or all other pixels, with a colour.
 
     Args:
         images: Images to change.

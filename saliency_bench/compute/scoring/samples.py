@@ -55,7 +55,7 @@ def score_samples(
     parts: bool = False,
     **options: object,
 ) -> Scores:
-    """Return a metric's scores for images (B, 3, H, W) in [0, 1], float64 (B,); NaN if a score is undefined.
+    """Return a metric's scores for images (B, 3, H, W) in [0, 1], float64 (B,). An undefined score is NaN.
 
     Args:
         metric: Name of a metric, or your own function (`declarations`).
@@ -70,10 +70,10 @@ def score_samples(
         other: Second classifier, for metrics that compare two classifiers.
         other_labels: Correct class of each image for the second classifier.
         seeds: Seed of each image's random draws; None for 0 to B-1.
-        image_ids: Ids of images in a run, instead of seeds. The scores then equal the run's scores exactly, if
-            `batch_size` and order are also the same.
-        seed: Seed of the run. It is also used for draws that all images share: the masks of RISE, and the weights of a
-            randomised network.
+        image_ids: Ids of the images in a run, instead of `seeds`. The scores then equal the run's scores exactly,
+            provided that `batch_size` and the order of the images are also the same.
+        seed: Seed of the run. It also determines random draws that all images share, such as the masks of RISE or the
+            weights of a randomised network.
         batch_size: Number of samples per batch.
         parts: Whether to return the parts (B, P) of the scores, as `score_parts` does.
         **options: Options of the metric.
@@ -125,7 +125,7 @@ def score_parts(
     explainer: str | Explainer | Callable[..., Maps],
     **given: Any,
 ) -> np.ndarray:
-    """Return the parts of the scores of `score_samples`, float64 (B, P), for the same arguments; NaN if undefined."""
+    """Return the parts of the scores that `score_samples` returns, float64 (B, P). An undefined part is NaN."""
     return score_samples(metric, images, classifier, explainer, parts=True, **given)
 
 
@@ -136,7 +136,7 @@ def _numbers(values: Sequence[float | None]) -> np.ndarray:
 def _partners(
     metric: Metric, images: Tensor, classifier: Classifier, labels: np.ndarray | None, draws: Draws, batch_size: int
 ) -> Callable[[Sequence[int]], PartnerSource] | None:
-    """Return the source of a batch's partners in the metric's plan, or None if the metric needs no partners."""
+    """Return the function that returns a batch's `PartnerSource`, or None if the metric needs no partners."""
     if metric.declaration.plan is None:
         return None
     with untouched(classifier), torch.no_grad():
@@ -160,7 +160,7 @@ def _checked(
     images: Images | np.ndarray,
     target: Target | Sequence[int] | None,
 ) -> tuple[Images, Tensor | None]:
-    """Return images and target, both with one entry per sample.
+    """Check images and target, and return them with one entry per sample.
 
     Raises:
         UserError: The metric does not accept the images or the target.
@@ -179,7 +179,7 @@ def _masks(metric: Metric, masks: np.ndarray | Tensor | None, images: Images) ->
     """Return the checked masks.
 
     Raises:
-        UserError: The metric needs masks and an image has none, or the metric does not use masks.
+        UserError: The metric needs masks and an image has none, or masks are passed but the metric does not use them.
     """
     if ("masks" in metric.inputs) != (masks is not None):
         raise UserError(f"{metric.name} needs {'masks; pass one for each image' if masks is None else 'no masks'}")
@@ -198,8 +198,8 @@ def _columns(metric: Metric, given: Mapping[str, Any], images: Images) -> dict[s
     """Return the checked additional columns.
 
     Raises:
-        UserError: A column that the metric needs does not have one value per image, or the metric does not use a
-            column.
+        UserError: A column that the metric needs does not have one value per image, or a column is passed that the
+            metric does not use.
     """
     if differing := set(metric.declaration.columns) ^ set(given):
         name = min(differing)
@@ -210,7 +210,7 @@ def _columns(metric: Metric, given: Mapping[str, Any], images: Images) -> dict[s
 
 
 def _column(name: str, given: Any, images: Images) -> Column:
-    """Return a checked additional column: pictures or values."""
+    """Check an additional column, which contains pictures or values, and return it."""
     if len(given) != len(images):
         raise UserError(f"the column {name} has {len(given)} values for {len(images)} images; pass one for each")
     if np.ndim(given) == 4:
@@ -228,7 +228,7 @@ def _labels(metric: Metric, labels: Sequence[int] | np.ndarray | None, count: in
     """Return the checked labels.
 
     Raises:
-        UserError: The metric needs labels and a sample has none, or the metric does not use labels.
+        UserError: The metric needs labels and a sample has none, or labels are passed but the metric does not use them.
     """
     if ("labels" in metric.inputs) != (labels is not None):
         if labels is None:
@@ -297,7 +297,7 @@ def _inputs(
     groups: ClassGroups | Mapping | str | Path | None,
     draws: Draws,
 ) -> MetricInputs:
-    """Return a metric's inputs; `given` is the target (B, K), the classes (B,), or None for the predicted classes."""
+    """Return a metric's inputs. `given` is the target (B, K), the classes (B,), or None for the predicted classes."""
     with untouched(classifier), torch.no_grad():
         logits = classifier(images).cpu()
     classes = logits.shape[1]

@@ -1,4 +1,4 @@
-"""Define twelve transforms of an image that should transform its map in the same way, and their inverses for maps."""
+"""Define twelve image transforms, and inverse transforms for maps. A map should change in the same way as the image."""
 
 import math
 from collections.abc import Callable
@@ -15,28 +15,28 @@ Choice = Literal["all", "right", "left", "down", "up", "rotate-15", "rotate-10",
 
 @dataclass(frozen=True)
 class Transform:
-    """Invertible transform of pictures, Float (B, C, H, W): `there` applies it and `back` undoes it.
+    """Invertible transform of pictures, Float (B, C, H, W). `there` applies the transform and `back` undoes it.
 
-    Pixels from outside the frame are 0.
+    Pixels that come from outside the picture are 0.
     """
 
     there: Callable[[Tensor], Tensor]
     back: Callable[[Tensor], Tensor]
 
     def region(self, height: int, width: int) -> Tensor:
-        """Return the pixels that remain inside the frame after `there`, Bool (H, W)."""
+        """Return which pixels remain inside the picture after `there`, Bool (H, W)."""
         return self.back(torch.ones(1, 1, height, width, dtype=torch.float64))[0, 0] > 1 - 1e-9
 
 
 def shifted(pictures: Tensor, down: float, right: float) -> Tensor:
-    """Return pictures shifted by fractions of their height and width, rounded to whole pixels."""
+    """Shift pictures by fractions of their height and width, rounded to whole pixels."""
     rows, columns = round(down * pictures.shape[2]), round(right * pictures.shape[3])
     # Negative padding crops.
     return F.pad(pictures, (columns, -columns, rows, -rows))
 
 
 def rotated(pictures: Tensor, degrees: float) -> Tensor:
-    """Return pictures rotated counter-clockwise about the centre of the frame, with bilinear interpolation."""
+    """Rotate pictures counter-clockwise about their centre, with bilinear interpolation."""
     height, width = pictures.shape[2:]
     turn = math.radians(degrees)
     y = torch.arange(height, dtype=torch.float64)[:, None] - (height - 1) / 2

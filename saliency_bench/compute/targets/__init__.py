@@ -1,7 +1,7 @@
-"""Define targets of explanations: weights over the logits, label maps, groups of classes, target rules.
+"""Define targets of explanations: weights over the logits, label maps, groups of classes, and target rules.
 
-All builders return float32. `one_hot` and `contrast` return one row per sample. Builders for groups return one row (1,
-K) for all samples.
+All builders return float32. `one_hot` and `contrast` return one row per sample. Builders for groups return a single row
+(1, K) for all samples.
 """
 
 from saliency_bench.compute.targets.contrasts import class_vs_group, contrast, group, group_vs_group

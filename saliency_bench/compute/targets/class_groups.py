@@ -1,4 +1,4 @@
-"""Define groups of classes, for targets such as "why a car?" and "why this car and not another one?".
+"""Define groups of classes, for targets such as "why a car?" and "why this car and not a different one?".
 
 Tables of groups are stored next to this file as `groups_NAME.json` for ImageNet (from WordNet, see
 `hub_builders/_wordnet.py`), the breeds of Oxford-IIIT Pet (species), PASCAL VOC (its four super-classes) and shapes-xai
@@ -34,7 +34,7 @@ class ClassGroups:
         name: Name of the table or file.
         members: Class numbers of each group.
         called: Name of each group.
-        joined: {index of a merged group: classes that the group was created for, because they have no other group}.
+        joined: {index of a merged group: classes without another group, for which the merged group was created}.
     """
 
     name: str
@@ -51,14 +51,14 @@ class ClassGroups:
         return () if index is None else self.members[index]
 
     def index_of_group(self, label: int) -> int | None:
-        """Return the index of the group of a class; see `group_of`."""
+        """Return the index of the group that `group_of` returns for a class."""
         groups = [
             (len(group), index) for index, group in enumerate(self.members) if label in self.joined.get(index, group)
         ]
         return min(groups)[1] if groups else None
 
     def runner_up(self, label: int, scores: np.ndarray) -> int | None:
-        """Return the highest-scoring other member of the class's group, or None if there is no other member."""
+        """Return the other member of the class's group with the highest score, or None if there is no other member."""
         others = [member for member in self.group_of(label) if member != label]
         return max(others, key=lambda member: scores[member], default=None)
 
@@ -75,7 +75,7 @@ class ClassGroups:
 
     @property
     def identity(self) -> str:
-        """Hash of the members, for cell ids."""
+        """Hash of the members. It is part of cell ids."""
         content = [self.members, sorted(self.joined.items())] if self.joined else self.members
         return blake2b(json.dumps(content).encode(), digest_size=8).hexdigest()
 
@@ -127,7 +127,7 @@ def load_groups(
 def _groups(
     name: str, members: Mapping[str, list[int]], joined: Mapping[str, list[int]] = MappingProxyType({})
 ) -> ClassGroups:
-    """Return groups from {name: class numbers}; `joined` maps merged groups to the classes that need them."""
+    """Create groups from {name: class numbers}. `joined` maps merged groups to the classes that need them."""
     # Sort members, so that the identity does not depend on the order in a file.
     made_for = {index: tuple(sorted(joined[group])) for index, group in enumerate(members) if group in joined}
     return ClassGroups(name, tuple(tuple(sorted(set(group))) for group in members.values()), tuple(members), made_for)
@@ -135,13 +135,13 @@ def _groups(
 
 @cache
 def _tables() -> dict[str, dict]:
-    """Return the stored tables, {name: {"classes": class names, "groups": {group: numbers of its classes}}}."""
+    """Return the bundled tables, {name: {"classes": class names, "groups": {group: class numbers}}}."""
     paths = sorted(HERE.glob("groups_*.json"))
     return {path.stem.removeprefix("groups_"): json.loads(path.read_text(encoding="utf-8")) for path in paths}
 
 
 def places_in(names: Sequence[str], table: dict) -> list[int]:
-    """Return the index among `names` of each class of a table, or [] if names and table have different classes.
+    """Return the index of each class of a table in `names`, or [] if `names` and the table have different classes.
 
     A few ImageNet classes may be spelled differently if all names are in ImageNet's order.
     """
@@ -155,7 +155,7 @@ def places_in(names: Sequence[str], table: dict) -> list[int]:
 
 
 def key_of(name: str) -> str:
-    """Normalise a class name: "Tench, Tinca tinca" and "tench" become equal, as do "tv/monitor" and "tvmonitor"."""
+    """Normalise a class name. "Tench, Tinca tinca" and "tench" become equal, as do "tv/monitor" and "tvmonitor"."""
     return "".join(sign for sign in name.partition(",")[0].lower() if sign.isalnum())
 
 

@@ -14,12 +14,12 @@ from saliency_bench.types import Target
 
 
 def contrast(a: int | Iterable[int] | Tensor, b: int | Iterable[int] | Tensor, classes: int) -> Target:
-    """Return weights (B, K): +1 on A, -1 on B, for "Why A, not B?"; zeros if A = B."""
+    """Return weights (B, K) for "Why A, not B?": +1 on A and -1 on B, or zeros if A = B."""
     return class_rows(a, classes) - class_rows(b, classes)
 
 
 def group(members: Iterable[int], classes: int, reduction: str = "sum") -> Target:
-    """Return weights (1, K): +1 on each member, for "Why one of these?"."""
+    """Return weights (1, K) for "Why one of these?": +1 on each member."""
     return _side(members, classes, reduction)
 
 

@@ -1,4 +1,4 @@
-"""Load the label maps of the package, `labels_NAME.json` next to this file, which users select by name.
+"""Load the bundled label maps (`labels_NAME.json` next to this file), which users select by name.
 
 `voc_to_imagenet`, `coco_to_imagenet` and `pets_to_imagenet` list the matching classes of ImageNet, if any, for each
 class of PASCAL VOC or MS COCO or each breed of Oxford-IIIT Pet. `photos_to_imagenet` does the same for photos-xai.
@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 
 
 def known_maps() -> list[str]:
-    """Return the names of the label maps in the package."""
+    """Return the names of the bundled label maps."""
     return sorted(path.stem.removeprefix("labels_") for path in HERE.glob("labels_*.json"))
 
 
@@ -60,7 +60,7 @@ def fitting(dataset: Sequence[str] | None, model: Sequence[str] | None, classes:
 
 
 def _places(given: str, table: str, model: Sequence[str] | None, classes: int) -> list[int]:
-    """Return the index among the model's classes for each class of a table in `class_groups`."""
+    """Return, for each class of a table in `class_groups`, its index among the model's classes."""
     unnamed = model is None or is_unnamed(model)
     groups = json.loads((HERE / f"groups_{table}.json").read_text(encoding="utf-8"))
     places = list(range(classes)) if unnamed else places_in(model or (), groups)

@@ -60,7 +60,7 @@ def match(
 
 
 def same_classes(first: list[str] | None, count: int, second: list[str] | None, classes: int, name: str) -> list[int]:
-    """Return the second model's class for each class of the first: by name, or by number if a model has no names.
+    """Match each class of the first model to a class of the second: by name, or by number if a model has no names.
 
     Args:
         first: Class names of the first model.
@@ -92,7 +92,7 @@ def is_unnamed(labels: Sequence[str]) -> bool:
 
 
 def _against(model: list[str] | None) -> int | None:
-    """Return the class of a two-class model whose name is "not" and the other class's name; None if there is none."""
+    """Return the class of a two-class model whose name is "not" plus the other class's name, or None."""
     names = list(map(_plain, model or []))
     if len(names) != 2:
         return None
@@ -100,7 +100,7 @@ def _against(model: list[str] | None) -> int | None:
 
 
 def _mapped(dataset: list[str], model: list[str] | None, classes: int, label_map: dict, against: int | None) -> Members:
-    """Return the model's classes for each class of the dataset in a label map; `against` comes from `_against`."""
+    """Apply a label map: return the model's classes for each class of the dataset. `against` comes from `_against`."""
     called = Counter(map(_plain, model or []))
     # A name that the dataset lacks may be the misspelled name of a class without an entry.
     fills = set(label_map) <= set(dataset)
@@ -131,7 +131,7 @@ def _mapped(dataset: list[str], model: list[str] | None, classes: int, label_map
 
 
 def index_of(member: str | int, model: list[str] | None, classes: int) -> int:
-    """Return the number of a model class from its name, or from a number if no class has that name.
+    """Return the number of a model's class, given its name, or a number if no class has this name.
 
     If no class has exactly this name, `member` may be one of the names in a class name such as "sports car, sport car".
     """
@@ -163,7 +163,7 @@ def _read(label_map: dict | str | Path) -> dict:
 
 
 def _no_match(names: list[str], why: str) -> UserError:
-    """Return the error for classes of the dataset that the model does not have."""
+    """Return the error about classes of the dataset that the model does not have."""
     first = ", ".join(names[:3]) + (" ..." if len(names) > 3 else "")
     return UserError(
         f"the model does not have the dataset's classes ({first}): {why}; "

@@ -1,4 +1,4 @@
-"""Choose the class that each map explains, with a rule: `--target label | predicted | contrast:second | FILE`.
+"""Choose the class that each map explains. The rule is set by `--target label | predicted | contrast:second | FILE`.
 
 The rule `predicted-by:MODEL` needs a second model, so a run creates it (`compute/loading/predicted_by.py`).
 """
@@ -30,8 +30,8 @@ class TargetRule:
 
     Attributes:
         name: Name for display.
-        identity: String that identifies the rule in cell ids. It contains the name of the rule, or hashes of a file's
-            content and of the classes that the file refers to, or the name and the identity of the groups.
+        identity: String that identifies the rule in cell ids. It contains the name of the rule (with the identity of
+            the groups, if there are any), or hashes of a file's content and of the classes that the file refers to.
         by_id: {image id: target} from a file, or from the predictions of another model.
         groups: Groups from which "contrast:second" chooses the runner-up.
     """
@@ -59,7 +59,7 @@ class TargetRule:
         return self.name != "label" or (label is not None and members is not None and bool(members[label]))
 
     def terms(self, image_id: str, label: int | None, logits: np.ndarray, members: Members | None) -> TargetTerms:
-        """Return the target of a sample. Only the rule "label" uses `label` and `members`."""
+        """Choose the target of a sample. Only the rule "label" uses `label` and `members`."""
         if self.by_id is not None:
             if image_id not in self.by_id:
                 raise UserError(f"the target {self.name} names no class for image {image_id}")
@@ -81,7 +81,7 @@ class TargetRule:
 
 
 def ordered_classes(logits: np.ndarray) -> list[int]:
-    """Return the two most probable classes. Of equally probable classes, the one with the lower number is first."""
+    """Return the two most probable classes. In a tie, the class with the lower number comes first."""
     return [int(index) for index in np.argsort(-logits, kind="stable")[:2]]
 
 
@@ -161,5 +161,5 @@ def load_rule(text: str, names: list[str] | None, classes: int, groups: ClassGro
 
 
 def stack(terms: list[TargetTerms], classes: int) -> Target:
-    """Return the targets of samples, (B, K)."""
+    """Stack the targets of samples as weights (B, K)."""
     return torch.cat([term.row(classes) for term in terms])

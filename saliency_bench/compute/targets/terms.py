@@ -1,4 +1,4 @@
-"""Define the target of one sample as lists of classes, as used by rules, metrics and records."""
+"""Define the target of one sample as lists of classes. Rules, metrics and records use this form."""
 
 from dataclasses import dataclass
 
@@ -20,7 +20,7 @@ class TargetTerms:
         return row - group(self.minus, classes) if self.minus else row
 
     def text(self, names: list[str] | None) -> str:
-        """Return the target as text, with class names if there are any: "cat|dog - car"."""
+        """Return the target as a string, such as "cat|dog - car", with class names if there are any."""
 
         def side(members: tuple[int, ...]) -> str:
             return "|".join(names[m] if names else str(m) for m in members)
