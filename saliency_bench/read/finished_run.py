@@ -3,18 +3,18 @@
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import datasets
 import numpy as np
-import pyarrow.parquet as pq
 
 from saliency_bench import notebook_views
 from saliency_bench.errors import UserError
 from saliency_bench.read import records
 from saliency_bench.read.accuracy import below_chance
-from saliency_bench.read.analysis.comparison import largest_first
+from saliency_bench.read.analysis.comparison import differing_question, largest_first
 from saliency_bench.read.analysis.correctness import by_correctness
 from saliency_bench.read.analysis.differences import differences
 from saliency_bench.read.analysis.paper_table import PaperTable, PaperTables, table_of_cells
@@ -24,7 +24,16 @@ from saliency_bench.read.analysis.verdict import Verdict
 from saliency_bench.read.cell import CellResult, Interval, as_json, read_cells
 from saliency_bench.read.cell_table import CellTable
 from saliency_bench.read.identity import Identity
-from saliency_bench.read.run_folder import CellScores, RunFiles, load_maps, read_files, read_summary
+from saliency_bench.read.run_folder import (
+    PREDICTED,
+    CellScores,
+    RunFiles,
+    load_maps,
+    read_files,
+    read_parts,
+    read_summary,
+    read_table,
+)
 from saliency_bench.read.statistics.ranking import TEST, Contrast, compare, read_contrasts
 from saliency_bench.read.statistics.reliability import FILE as RELIABILITY
 from saliency_bench.read.statistics.reliability import Reliability, read_reliability, reliability_line
@@ -48,6 +57,7 @@ class Run(PaperTables):
         complete: Whether all scores already existed in the folder, so that nothing was computed.
         files: Content of the other files if they have already been read.
         runs: Runs that were merged into this one; () for a run with its own folder.
+        label: Text that distinguishes this run from other runs with the same dataset and model in an analysis.
     """
 
     folder: Path
@@ -55,6 +65,7 @@ class Run(PaperTables):
     complete: bool = False
     files: RunFiles | None = field(default=None, compare=False)
     runs: tuple["Run", ...] = field(default=(), compare=False)
+    label: str = field(default="", compare=False)
 
     @cached_property
     def cells(self) -> list[CellResult]:
@@ -66,13 +77,26 @@ class Run(PaperTables):
         """Return the cells with explainers as rows and metrics as columns."""
         return CellTable(self.cells)
 
+    def check_current(self) -> None:
+        """Raise UserError if a later run has changed the folder since this object was created.
+
+        All methods that read files call this method, so that they never combine two runs.
+        """
+        for run in self.runs:
+            run.check_current()
+        if not self.runs and self.summary and _state(read_cells(read_summary(self.folder)["cells"])) != self._known:
+            raise UserError(f"{self.folder} has changed since this run was loaded; load the run again with load_run")
+
+    @cached_property
+    def _known(self) -> list[tuple]:
+        return _state(self.cells)
+
     @cached_property
     def _read_files(self) -> RunFiles:
         """Read the other files, unless a later run has changed the folder since this object was created."""
         if self.files is not None:
             return self.files
-        if read_cells(read_summary(self.folder)["cells"]) != self.cells:
-            raise UserError(f"{self.folder} has changed since this run was loaded; load the run again with load_run")
+        self.check_current()
         return read_files(self.folder, self.cells)
 
     @property
@@ -107,8 +131,13 @@ class Run(PaperTables):
 
     @property
     def subject(self) -> tuple[str, str]:
-        """Return (dataset, model), which identify the run in tables."""
-        return self.summary["dataset"]["id"], self.summary["model"]["id"]
+        """Return (dataset, model), which identify the run in tables. `label` follows the dataset in parentheses."""
+        return self.dataset_id + f" ({self.label})" * bool(self.label), self.summary["model"]["id"]
+
+    @property
+    def dataset_id(self) -> str:
+        """Return the id of the dataset."""
+        return self.summary["dataset"]["id"]
 
     @property
     def seed(self) -> int:
@@ -140,12 +169,13 @@ class Run(PaperTables):
 
     def values_by_part(self, cell_ids: Collection[str]) -> dict[str, dict[str, np.ndarray]]:
         """Return {cell id: {part: values (n,) in the order of `scores.ids`, NaN if missing}}."""
+        self.check_current()
         of_folder: dict[Path, list[str]] = {}
         for cell_id in cell_ids:
             of_folder.setdefault(self.origins[cell_id].folder, []).append(cell_id)
         values: dict[str, dict[str, np.ndarray]] = {}
         for folder, cells in of_folder.items():
-            values |= records.by_part(folder / "records.parquet", cells, self.scores.ids)
+            values |= read_parts(folder, cells, self.scores.ids)
         return values
 
     @cached_property
@@ -155,21 +185,23 @@ class Run(PaperTables):
         An unknown value is None. A column is omitted if a folder lacks it, for example because an earlier version wrote
         the folder.
         """
-        files = [run.folder / "predictions.parquet" for run in largest_first(self.runs or [self])]
-        there = [set(pq.read_schema(file).names) if file.is_file() else set() for file in files]
-        columns = [name for name in ("correct", "target_confidence") if all(name in names for names in there)]
-        if not columns:
-            return {}
-        rows = [
-            row
-            for file in files
-            for row in records.read_columns(file, ["image_id", *columns], records.PREDICTIONS).to_pylist()
+        self.check_current()
+        folders = [run.folder for run in largest_first(self.runs or [self])]
+        tables = [
+            read_table(folder / "predictions.parquet", records.PREDICTIONS, ["image_id", *PREDICTED])
+            for folder in folders
         ]
-        by_id = {row["image_id"]: row for row in rows}
+        columns = [name for name in PREDICTED if all(name in table.column_names for table in tables)]
+        by_id = {row["image_id"]: row for table in tables for row in table.to_pylist()}
         return {name: [by_id.get(image_id, {}).get(name) for image_id in self.scores.ids] for name in columns}
 
     def _path(self, name: str) -> Path:
-        """Return the path of a file of the run; raise UserError for merged runs, which have several folders."""
+        """Return the path of a file of this run.
+
+        Raises:
+            UserError: The run is merged, so it has several folders, or the folder has changed.
+        """
+        self.check_current()
         if self.runs:
             raise UserError(f"merged runs have no common {name}; read the file of each run in `runs`")
         return self.folder / name
@@ -181,16 +213,17 @@ class Run(PaperTables):
 
     def records(self) -> datasets.Dataset:
         """Return the records: one row per sample, explainer and metric, and one per named part of a score."""
-        return datasets.Dataset(pq.read_table(self._path("records.parquet")))
+        return datasets.Dataset(read_table(self._path("records.parquet"), records.SCHEMA))
 
     def predictions(self) -> datasets.Dataset:
         """Return the classifier's prediction for each sample: logits, predicted class, and whether it is correct."""
-        return datasets.Dataset(pq.read_table(self._path("predictions.parquet")))
+        return datasets.Dataset(read_table(self._path("predictions.parquet"), records.PREDICTIONS))
 
     def map_values(self) -> datasets.Dataset:
         """Return the stored values of each map: a row per explainer and sample, or no rows if none are stored."""
         path = self._path(RELIABILITY)
-        return datasets.Dataset(pq.read_table(path) if path.exists() else records.RELIABILITY.empty_table())
+        stored = self.reliability or path.exists()
+        return datasets.Dataset(read_table(path, records.RELIABILITY) if stored else records.RELIABILITY.empty_table())
 
     def maps(self) -> dict[str, StoredMaps]:
         """Return {explainer: {image id: map (H, W)}} of a run with `keep_maps`, like `load_maps`."""
@@ -233,7 +266,10 @@ class Run(PaperTables):
         """
         import pandas as pd
 
-        rows = differences(self, run_of(other))
+        self.check_current()
+        second = run_of(other)
+        rows = differences(self, second)
+        _report_settings(self, second)
         return pd.DataFrame(rows).drop(columns=["cell_ids", "largest"], errors="ignore")
 
     def check(
@@ -254,11 +290,14 @@ class Run(PaperTables):
         """
         import pandas as pd
 
-        if not requirements:
-            raise UserError('check needs at least one requirement, such as "gradcam:saliency_miou>=0.3"')
+        if not requirements or not all(isinstance(text, str) for text in requirements):
+            raise UserError('check needs requirements as separate strings, such as "gradcam:saliency_miou>=0.3"')
+        self.check_current()
         earlier = None if against is None else run_of(against)
         name = "" if earlier is None else str(earlier.folder)
         checked = check_requirements(self, [Requirement.read(text) for text in requirements], earlier)
+        if earlier is not None:
+            _report_settings(self, earlier)
         return pd.DataFrame([row.as_dict() | {"passed": row.passes(strict), "line": row.line(name)} for row in checked])
 
     def to_pandas(self) -> "pd.DataFrame":
@@ -308,6 +347,7 @@ class Run(PaperTables):
         """
         import pandas as pd
 
+        self.check_current()
         means = by_correctness(self)
         return pd.DataFrame(means.rows, columns=list(means.header)).astype(
             dict.fromkeys(("value", "low", "high"), float)
@@ -317,6 +357,9 @@ class Run(PaperTables):
         """Return the table that `to_latex` and `to_markdown` write."""
         names = (self.summary[kind]["id"] for kind in ("model", "dataset"))
         return table_of_cells(self.cells, covered(self.summary), " on ".join(names))
+
+    def __hash__(self) -> int:
+        return hash(self.folder)  # the summary is a dict, which cannot be hashed
 
     def __str__(self) -> str:
         if not self.summary:
@@ -359,8 +402,40 @@ def _ranked_anew(run: Run) -> Run:
 
 
 def run_of(run: Any) -> Run:
-    """Return a run unchanged, or read the run in a folder. `run` may also be an object with a `folder`."""
-    return run if isinstance(run, Run) else read_run(Path(getattr(run, "folder", run)))
+    """Return the run in a folder. A `Run` is returned unchanged after `check_current`.
+
+    Raises:
+        UserError: The folder contains no finished run, or has changed since the `Run` was created.
+    """
+    if isinstance(run, Run):
+        run.check_current()
+        return run
+    return read_run(folder_of(run))
+
+
+def folder_of(run: Any) -> Path:
+    """Return the folder of a run, which may be given as a folder or as an object with a `folder`.
+
+    Raises:
+        UserError: The object is neither.
+    """
+    folder = getattr(run, "folder", run)
+    if not isinstance(folder, str | PathLike):
+        raise UserError(f"a run is given as its folder or as the result of `run`; got {type(run).__name__}")
+    if isinstance(run, Run):
+        run.check_current()
+    return Path(folder)
+
+
+def _state(cells: Collection[CellResult]) -> list[tuple]:
+    """Return the ids, values and numbers of samples of cells. Ranks may have been recomputed after loading."""
+    return [(cell.cell_id, cell.value, cell.n) for cell in cells]
+
+
+def _report_settings(run: Run, other: Run) -> None:
+    """Print a warning about settings that differ between two runs."""
+    if settings := differing_question(other, run):
+        complain(f"{other.folder} differs from {run.folder} in {', '.join(settings)}")
 
 
 def load_run(folder: str | Path) -> Run:
@@ -376,5 +451,5 @@ def load_run(folder: str | Path) -> Run:
     Raises:
         UserError: The folder contains no finished run, or a file in the folder is damaged.
     """
-    run = read_run(Path(folder))
+    run = read_run(folder_of(folder))
     return replace(run, folder=run.folder.resolve())

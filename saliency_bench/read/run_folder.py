@@ -1,7 +1,7 @@
 """Read the files of a finished run and check each of them."""
 
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -12,6 +12,7 @@ from zipfile import BadZipFile
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from saliency_bench.errors import UserError, one_line, unknown
 from saliency_bench.read import WRITTEN, records
@@ -21,6 +22,7 @@ from saliency_bench.read.identity import Identity
 from saliency_bench.read.manifest import MANIFEST, check_format, read_manifest
 from saliency_bench.read.statistics.clusters import cluster_codes
 from saliency_bench.read.statistics.ranking import read_contrasts
+from saliency_bench.read.statistics.reliability import FILE as RELIABILITY
 from saliency_bench.read.stored_maps import StoredMaps
 from saliency_bench.read.summary import FORMAT
 from saliency_bench.utils.files import check_regular, load_arrays, parse_json, read_bytes
@@ -29,6 +31,8 @@ from saliency_bench.utils.hashing import sha256_of
 NEEDED = {"dataset", "model", "masks", "target", "cells", "comparisons", "command", "provenance", "faults",
           "halved_chunks"}  # fmt: skip
 SCORES = ["image_id", "group", "part", "value"]
+DERIVED = ("records.parquet", "predictions.parquet", RELIABILITY, "timings.json", "examples.npz")  # with the summary
+PREDICTED = ("correct", "target_confidence")  # columns of predictions.parquet that analyses use
 PICTURES = ("ids", "kinds", "images", "masks")  # arrays of examples.npz, besides thumbnails per explainer
 RESUME = "start the run again to complete it"
 CHANGED = "start the run again to rewrite it"
@@ -124,7 +128,9 @@ def read_files(folder: Path, cells: list[CellResult]) -> RunFiles:
         raise UserError(f"{folder} has no {Path(error.filename).name}; {RESUME}") from error
     for cell in cells:
         _check_value(folder, cell, scores)
-    _check_unchanged(folder / "records.parquet")  # also detects changed groups, and changed scores with the same mean
+    for name in DERIVED:  # the hashes also detect changed groups, and files of another run
+        if (folder / name).exists():
+            _check_unchanged(folder / name)
     identity = read_manifest(folder).identity if (folder / MANIFEST).exists() else None
     return RunFiles(scores, timings, examples, samples, identity)
 
@@ -136,6 +142,44 @@ def _scores(path: Path, cells: list[CellResult]) -> CellScores:
         values = records.by_part(path, [cell.cell_id for cell in cells if cell.aggregate], scores.ids)
     parts = {key: np.stack(list(parts.values()), axis=1) for key, parts in values.items() if parts}
     return replace(scores, parts=parts)
+
+
+def read_table(path: Path, schema: pa.Schema, columns: Sequence[str] = ()) -> pa.Table:
+    """Read a table of a finished run, and check that the file has not changed since the run wrote it.
+
+    Args:
+        path: File of the table.
+        schema: Types that the columns must have.
+        columns: Columns to read, except for those that the file lacks. By default, all columns are read.
+
+    Raises:
+        UserError: The file is missing, cannot be read, or has changed.
+    """
+    try:
+        with _checked(path):
+            names = [name for name in pq.read_schema(path).names if name in (columns or schema.names)]
+            if columns:
+                table = records.read_columns(path, names, schema)
+            else:
+                records.check_columns(path, names, schema)
+                table = pq.read_table(path)
+    except FileNotFoundError as error:
+        raise UserError(f"{path.parent} has no {path.name}; {RESUME}") from error
+    _check_unchanged(path)
+    return table
+
+
+def read_parts(folder: Path, cell_ids: Collection[str], ids: Sequence[str]) -> dict[str, dict[str, np.ndarray]]:
+    """Return {cell id: {part: values (n,) in the order of `ids`, NaN if missing}} from the records of a run.
+
+    Raises:
+        UserError: The file cannot be read or has changed.
+    """
+    path = folder / "records.parquet"
+    with _checked(path):
+        values = records.by_part(path, cell_ids, ids)
+    _check_unchanged(path)
+    return values
 
 
 def _check_value(folder: Path, cell: CellResult, scores: CellScores) -> None:
@@ -191,6 +235,8 @@ def load_maps(run: Any) -> dict[str, StoredMaps]:
         UserError: The folder contains no run, or the run stored no maps.
     """
     folder = Path(getattr(run, "folder", run))
+    if folder is not run and hasattr(run, "check_current"):
+        run.check_current()
     if not (folder / "summary.json").is_file():
         raise UserError(
             f"{folder} is not the folder of a finished run (no summary.json); give the --out folder of a run"

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from saliency_bench.errors import UserError
 from saliency_bench.read.records import read_columns
 from saliency_bench.utils.hashing import sha256_of
+from saliency_bench.utils.messages import complain
 
 SCHEMA = pa.schema(
     [
@@ -76,12 +77,19 @@ class StoredMaps(Mapping[str, np.ndarray]):
     def _places(self) -> dict[str, tuple[Path, int]]:
         """Return {image id: (file, row)}, in the order of positions in the run."""
         by_position: dict[int, tuple[str, Path, int]] = {}
+        stored: set[str] = set()
         for path in sorted(self.folder.glob("*.parquet")):
             table = read_columns(path, ["position", "image_id", "scale"], SCHEMA)
             _check_bytes(path)
+            stored.update(table["image_id"].to_pylist())
             for row, (position, image_id, scale) in enumerate(zip(*map(pa.ChunkedArray.to_pylist, table), strict=True)):
                 if scale is not None and (self._ids is None or image_id in self._ids):
                     by_position.setdefault(position, (image_id, path, row))
+        if lost := len((self._ids or set()) - stored):
+            complain(
+                f"{self.folder} has no maps for {lost} of {len(self._ids or ())} samples; to store them, start the run "
+                "again with --keep-maps"
+            )
         return {image_id: (path, row) for _, (image_id, path, row) in sorted(by_position.items())}
 
     def __getitem__(self, image_id: str) -> np.ndarray:

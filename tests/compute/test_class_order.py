@@ -39,7 +39,7 @@ def coloured(out, model, count=24):
 def test_run_warns_about_labels_in_wrong_order(tmp_path, capsys):
     run = coloured(tmp_path / "run", loaded(["green", "blue", "red"]))
     assert run.summary["model"]["accuracy"]["value"] == 0
-    message = "accuracy 0.0% is below chance (33.3% for 3 classes), so the classes are probably not in the order"
+    message = "accuracy 0.0% is below chance (33.3% for 3 classes), so the classes are probably in the wrong order"
     assert capsys.readouterr().err.count(f"saliency-bench: {message}") == 1
     assert str(run).count(message) == 1
     assert message in run._repr_html_()

@@ -131,8 +131,8 @@ def transformer():
 @pytest.mark.parametrize(("make", "name", "why"), [
     (small, "gradcam", "feature maps"),
     (transformer, "gae", "vision transformer"),
-    (lambda: nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 4)), "integrated_gradients", "neither"),
-    (lambda: torch.jit.trace(small().eval(), torch.rand(1, 3, 32, 32)), "integrated_gradients", "neither"),
+    (lambda: nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 4)), "integrated_gradients", "no feature maps"),
+    (lambda: torch.jit.trace(small().eval(), torch.rand(1, 3, 32, 32)), "integrated_gradients", "no feature maps"),
     (lambda: Mute(small()), "rise", "no gradients"),
 ], ids=["convolutional", "transformer", "perceptron", "traced", "without gradients"])  # fmt: skip
 def test_explain_chooses_and_reports_suitable_explainer(make, name, why, capsys):

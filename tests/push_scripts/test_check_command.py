@@ -117,7 +117,7 @@ def test_python_calls_match_the_commands(run, tmp_path, capsys):
         lambda: sb.power(run, spread=1, difference=0.1),
         lambda: sb.check(run),
     ):
-        refused(r"either a run or a spread|at least one requirement", call)
+        refused(r"either a run or a spread|requirements as separate strings", call)
 
 
 @pytest.mark.parametrize(
@@ -393,16 +393,18 @@ def test_edited_summary_is_rejected(run, tmp_path, capsys):
         assert "summary.json has 0.9 for gradcam by saliency_miou" in said(capsys, command, 2)
 
 
-@pytest.mark.parametrize("changed", ["summary.json", "records.parquet"])
+@pytest.mark.parametrize("changed", ["summary.json", "records.parquet", "predictions.parquet"])
 def test_file_with_changed_hash_is_rejected(run, tmp_path, changed):
     edited = shutil.copytree(run, tmp_path / "edited")
-    names = ("summary.json", "records.parquet")
-    write_json(edited / "written.json", {"files": {name: sha256_of(edited / name) for name in names}})
+    hashes = {path.name: sha256_of(path) for path in edited.iterdir() if path.is_file()}
+    write_json(edited / "written.json", {"files": hashes})
     assert read_run(edited).cells == read_run(run).cells
     if changed == "summary.json":
         summary = read_json(edited / changed)
         summary["cells"][0].update(scored=0.5)
         write_json(edited / changed, summary)
+    elif changed == "predictions.parquet":  # as many samples, of another run
+        pq.write_table(pq.read_table(edited / changed).slice(1), edited / changed)
     else:
         table = pq.read_table(edited / changed)
         index, groups = table.schema.get_field_index("group"), pa.array(["one"] * len(table), pa.string())

@@ -42,9 +42,41 @@ def test_scores_are_read_when_first_used(runs, tmp_path):
     returned, later, loaded = replace(runs[0], folder=folder), replace(runs[0], folder=folder), sb.load_run(folder)
     for cell in returned.cells:
         assert np.array_equal(returned.scores.values[cell.cell_id], loaded.scores.values[cell.cell_id], equal_nan=True)
-    shutil.copytree(runs[1].folder, folder, dirs_exist_ok=True)
     assert loaded.by_correct().equals(returned.by_correct())
-    refused("has changed since this run was loaded; load the run again", later.by_correct)
+    shutil.copytree(runs[1].folder, folder, dirs_exist_ok=True)
+    for run in (returned, later, loaded):
+        rule = "gradcam:saliency_miou>=0"
+        calls = (run.records, run.predictions, run.map_values, run.maps, run.by_correct)
+        further = ((run.compare, runs[1]), (run.check, rule), (sb.check, run, rule), (sb.report, run),
+                   (sb.load_maps, run), (sb.seed_study, [run, runs[1]]), (sb.analyse, run, "rank"))  # fmt: skip
+        for call, *inputs in (*((call,) for call in calls), *further):
+            refused("has changed since this run was loaded; load the run again", call, *inputs)
+        assert len({run, runs[0]}) == 2
+        assert str(run) == str(runs[0]).replace(str(runs[0].folder), str(folder))  # needs no file
+
+
+def test_missing_and_exchanged_files_are_rejected(runs, tmp_path, capsys):
+    folder = shutil.copytree(runs[0].folder, tmp_path / "run")
+    run = sb.load_run(folder)
+    shutil.copy(runs[1].folder / "predictions.parquet", folder)
+    refused("predictions.parquet has changed since the run wrote it", run.by_correct)
+    refused("predictions.parquet has changed since the run wrote it", sb.load_run, folder)
+    (folder / "predictions.parquet").unlink()
+    refused("has no predictions.parquet; start the run again", run.by_correct)
+    (folder / "reliability.parquet").unlink()
+    refused("has no reliability.parquet; start the run again", run.map_values)
+    (folder / "records.parquet").write_bytes(b"PAR1")
+    refused("records.parquet is damaged", run.records)
+    refused("a run is given as its folder or as the result of `run`; got NoneType", sb.load_run, None)
+
+
+def test_lost_maps_are_reported(runs, tmp_path, capsys):
+    folder = shutil.copytree(runs[0].folder, tmp_path / "run")
+    maps = sb.load_maps(folder)["random"]
+    for path in maps.folder.glob("*.parquet"):
+        path.unlink()
+    assert len(maps) == 0
+    assert "has no maps for 30 of 30 samples" in capsys.readouterr().err
 
 
 def test_reading_results_prints_nothing(runs, capfd):
@@ -116,8 +148,16 @@ def test_invalid_table_options_are_rejected(runs, options, message):
         refused(re.escape(message), write, **options)
 
 
-def test_compare_returns_second_minus_first(runs):
+def test_analysis_of_similar_runs_names_their_folders(runs):
+    for what, wanted in (("rank", runs), ("correlation", runs), ("rank", runs[:1])):
+        labels = {row[0] for row in sb.analyse(wanted, what).tables[0].rows}
+        name = runs[0].dataset_id
+        assert labels == ({f"{name} (0)", f"{name} (1)"} if len(wanted) == 2 else {name})
+
+
+def test_compare_returns_second_minus_first(runs, capsys):
     compared = runs[0].compare(runs[1])
+    assert f"{runs[1].folder} differs from {runs[0].folder} in seed" in capsys.readouterr().err
     assert compared.equals(runs[0].compare(str(runs[1].folder)))
     first, second = (run.to_pandas().set_index(["explainer", "metric"])["value"] for run in runs)
     for row in compared.itertuples():

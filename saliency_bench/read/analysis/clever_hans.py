@@ -142,6 +142,7 @@ def _confidences(run: "Run") -> tuple[np.ndarray, np.ndarray]:
 
 def _samples(run: "Run", cell: CellResult, ids: Sequence[str]) -> dict[str, tuple[str | None, ...]]:
     """Return {image id: (label, prediction, target)} for the samples with these ids, as recorded for a cell."""
+    run.origins[cell.cell_id].check_current()
     wanted, classes, names = set(ids), {}, ("label", "prediction", "target")
     path = run.origins[cell.cell_id].folder / "records.parquet"
     stretches = records.by_cell(path, ["image_id", *names], [cell.cell_id])

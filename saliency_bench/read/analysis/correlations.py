@@ -48,7 +48,7 @@ def correlation(runs: Sequence["Run"]) -> Findings:
 
 def _why_no_datasets(runs: Sequence["Run"]) -> str:
     """Return a sentence that says why there is no correlation over datasets."""
-    datasets = sorted({run.subject[0] for run in runs})
+    datasets = sorted({run.dataset_id for run in runs})
     why = (
         f"needs runs on {FEWEST} datasets with different ids; these runs are on {', '.join(datasets)}"
         if len(datasets) < FEWEST
@@ -186,7 +186,7 @@ def _over_datasets(runs: Sequence["Run"]) -> Iterator[tuple]:
             if cell.value is not None:
                 key = run.summary["model"]["id"], explainers.text(cell)
                 of_metric = means.setdefault(key, {}).setdefault(metrics_of_runs.text(cell), {})
-                of_metric.setdefault(run.subject[0], cell.oriented)
+                of_metric.setdefault(run.dataset_id, cell.oriented)
     for (model, explainer), metrics in means.items():
         for (metric, first), (other, second) in combinations(metrics.items(), 2):
             shared = [dataset for dataset in first if dataset in second]

@@ -24,6 +24,7 @@ from saliency_bench.read.statistics.ranking import (
     aggregate_of,
     sign_of,
 )
+from saliency_bench.utils.messages import complain
 
 if TYPE_CHECKING:
     from saliency_bench.read.finished_run import Run
@@ -211,6 +212,8 @@ def differences(first: "Run", second: "Run") -> list[dict]:
     if not (shared := pairs(first, second)):
         versions = _other_versions(first, second)
         raise UserError(f"{first.folder} and {second.folder} share no pair of explainer and metric{versions}")
+    if versions := _other_versions(first, second):
+        complain(f"not compared because of different versions{versions}")
     return [pair.as_dict() for pair in shared]
 
 

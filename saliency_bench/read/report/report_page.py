@@ -18,7 +18,7 @@ from saliency_bench.read.analysis.correlations import metric_agreement
 from saliency_bench.read.analysis.verdict import Verdict
 from saliency_bench.read.cell import of_samples
 from saliency_bench.read.cell_table import CellTable, ExplainerRow, MetricColumn
-from saliency_bench.read.finished_run import Run, read_run
+from saliency_bench.read.finished_run import Run, folder_of, read_run
 from saliency_bench.read.report import words
 from saliency_bench.read.report.all_samples import write_samples
 from saliency_bench.read.report.comparison_page import comparison_view, merged_name, run_names
@@ -54,7 +54,7 @@ def report(folders: Any, out: str | Path | None = None, *, samples: bool = False
             written; `samples` is set for several runs; or `data` is not the dataset of the run.
     """
     runs = list(folders) if isinstance(folders, Sequence) and not isinstance(folders, str) else [folders]
-    chosen = distinct([Path(getattr(run, "folder", run)) for run in runs])
+    chosen = distinct([folder_of(run) for run in runs])
     if not chosen:
         raise UserError("a report needs at least one run; pass its folder")
     path = page_path(chosen, None if out is None else Path(out))

@@ -19,7 +19,7 @@ from saliency_bench.read.analysis.paper_table import (
 )
 from saliency_bench.read.analysis.seed_studies import INTERVAL_FROM, NetworkMean, Networks, over_networks
 from saliency_bench.read.cell import FEWEST_TRAININGS, rank_text
-from saliency_bench.read.finished_run import read_run
+from saliency_bench.read.finished_run import folder_of, read_run
 from saliency_bench.read.summary import aligned
 from saliency_bench.utils.messages import counted
 
@@ -187,5 +187,5 @@ def seed_study(runs: Sequence[Any]) -> SeedStudy:
     """
     if isinstance(runs, str | Path) or not isinstance(runs, Sequence):
         raise UserError("a seed study needs a list of runs, one per network")
-    read = [read_run(Path(getattr(run, "folder", run))) for run in runs]
+    read = [read_run(folder_of(run)) for run in runs]
     return SeedStudy(tuple(run.folder for run in read), over_networks(read))
