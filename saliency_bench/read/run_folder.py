@@ -131,8 +131,10 @@ def read_files(folder: Path, cells: list[CellResult]) -> RunFiles:
     for name in DERIVED:  # the hashes also detect changed groups, and files of another run
         if (folder / name).exists():
             _check_unchanged(folder / name)
-    identity = read_manifest(folder).identity if (folder / MANIFEST).exists() else None
-    return RunFiles(scores, timings, examples, samples, identity)
+    manifest = read_manifest(folder) if (folder / MANIFEST).exists() else None
+    if manifest is not None and not {cell.cell_id for cell in cells} <= manifest.cells.keys():
+        raise UserError(f"{folder / MANIFEST} belongs to a different run than {folder / 'summary.json'}; {CHANGED}")
+    return RunFiles(scores, timings, examples, samples, None if manifest is None else manifest.identity)
 
 
 def _scores(path: Path, cells: list[CellResult]) -> CellScores:

@@ -58,6 +58,9 @@ def test_scores_are_read_when_first_used(runs, tmp_path):
 def test_missing_and_exchanged_files_are_rejected(runs, tmp_path, capsys):
     folder = shutil.copytree(runs[0].folder, tmp_path / "run")
     run = sb.load_run(folder)
+    shutil.copy(runs[1].folder / "run.json", folder)
+    refused("run.json belongs to a different run than .*summary.json", sb.load_run, folder)
+    shutil.copy(runs[0].folder / "run.json", folder)
     shutil.copy(runs[1].folder / "predictions.parquet", folder)
     refused("predictions.parquet has changed since the run wrote it", run.by_correct)
     refused("predictions.parquet has changed since the run wrote it", sb.load_run, folder)
