@@ -159,8 +159,8 @@ def drawn(
     manifest = read_manifest(folder)
     if panel in ("models", "object") and manifest.spec.other_model is None:
         raise UserError(
-            f"{folder} has no other model, which --what {panel} requires; use a run that was made with --other-model "
-            "DIR --other-label COLUMN"
+            f"--what {panel} requires a second model, but the run in {folder} has none; use a run that was made with "
+            "--other-model DIR --other-label COLUMN"
         )
     metrics = _metrics(manifest, panel)
     data, model, pairs = loaded(folder, manifest, metrics, explainers, device)
