@@ -126,7 +126,7 @@ def draw(
 
 
 def _write_figure(path: Path, strips: Sequence[StripLayout]) -> None:
-    """Write strips below each other to a PDF or SVG file.
+    """Write strips, stacked vertically, to a PDF or SVG file.
 
     The images are stored as pixels, and the text is selectable.
     """
