@@ -127,7 +127,7 @@ def slants(u, v):
 
 
 def sectors(u, v):
-    """Return eight sectors, like a lifebuoy."""
+    """Return eight sectors of alternating colour, as on a lifebuoy."""
     return (u > 0) ^ (v > 0) ^ (abs(u) > abs(v))
 
 

@@ -31,7 +31,7 @@ def clouds(x: Grid, y: Grid, dice: Dice) -> Grid:
 
 
 def bricks(x: Grid, y: Grid, dice: Dice) -> Grid:
-    """Return the tones of a brick wall."""
+    """Return the grey level of each point of a brick wall."""
     high, wide = dice(130, 180), dice(240, 330)
     down = y + dice(0, high)
     row = down // high

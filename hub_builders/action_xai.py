@@ -9,7 +9,7 @@ Source: a folder with the following data, as downloaded and unpacked.
   annotations `mpii_human_pose_v1_u12_1.mat`. The annotations state which images are frames of the same video. If they
   are missing, each image is a separate group.
 
-A language model decides, with the paper's prompt, whether a pair of question and answer can become a class. The default
+A language model decides, with the paper's prompt, whether a question-answer pair can become a class. The default
 is GPT-4o mini through OpenAI (token in OPENAI_API_KEY), as in the paper. `--model HUB-ID` selects a model through the
 inference providers of Hugging Face (HF_TOKEN, or `hf auth login`), and `--server URL` selects any server with a
 chat-completion API. Tokens are read from the environment and never stored. The replies are stored in `answers.jsonl` in
@@ -130,7 +130,7 @@ def samples(
     log.classes = {"label": sorted({answer for (_, answer), yes in keep.items() if yes})}
     if not log.classes["label"]:
         raise UserError(
-            "action-xai: the language model accepted no pair of question and answer; check the file that contains "
+            "action-xai: the language model did not accept any question-answer pair; check the file that contains "
             "its replies"
         )
     for key, (split, entry) in entries.items():

@@ -216,7 +216,9 @@ def nodules(
     for mark in marks:
         if lost := [contour for contour in mark.contours if contour.uid not in number_of]:
             log.remark(
-                name, f"reader {mark.reader + 1}, mark {mark.name!r}: {len(lost)} contours are on missing slices"
+                name,
+                f"reader {mark.reader + 1}, mark {mark.name!r}: contours skipped because their slices are missing: "
+                f"{len(lost)}",
             )
     nodules_found = _lidc.nodules_of([(mark.reader, _lidc.voxels_of(mark, number_of)) for mark in marks])
     for number, readers in enumerate(nodules_found, 1):

@@ -31,7 +31,8 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--learning-rate", type=float, default=1e-3, metavar="X", help=rate)
     parser.add_argument("--size", type=int, default=224, metavar="N", help="resize images to N x N (default: 224)")
     several = (
-        "softmax if each image has one class, sigmoid if an image may have several (column labels) (default: softmax)"
+        "softmax if each image has one class, or sigmoid if an image may have several classes, listed in the column "
+        "`labels` (default: softmax)"
     )
     parser.add_argument("--activation", choices=("softmax", "sigmoid"), default="softmax", help=several)
     precision = "fp32, or bf16 for mixed precision (default: fp32)"

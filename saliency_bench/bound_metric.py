@@ -121,7 +121,7 @@ class Metric:
         return mean_of_parts(values) if reduction is None else reduction(values, dict(self.options))
 
     def limits(self, target: TargetRange) -> Range:
-        """Return (low, high) of the scores for targets with this target range."""
+        """Return the lowest and highest possible score, given the range of the target."""
         return self.declaration.range_of(dict(self.options), target)
 
     def _limits_of(self, inputs: dict[str, Any]) -> Range:

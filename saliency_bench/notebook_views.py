@@ -114,7 +114,7 @@ def strip(panels: Sequence[Panel]) -> Image.Image:
 
 
 def stacked(strips: Sequence[Image.Image]) -> Image.Image:
-    """Draw strips below each other on one image, which is as wide as the widest strip."""
+    """Stack strips vertically in one image, which is as wide as the widest strip."""
     size = max(image.width for image in strips), sum(image.height for image in strips)
     canvas = Image.new("RGB", size, "white")
     top = 0

@@ -126,7 +126,7 @@ def draw(
 
 
 def _write_figure(path: Path, strips: Sequence[StripLayout]) -> None:
-    """Write strips below each other to a PDF or SVG file.
+    """Write strips, stacked vertically, to a PDF or SVG file.
 
     The images are stored as pixels, and the text is selectable.
     """
@@ -159,8 +159,8 @@ def drawn(
     manifest = read_manifest(folder)
     if panel in ("models", "object") and manifest.spec.other_model is None:
         raise UserError(
-            f"{folder} has no other model, which --what {panel} requires; use a run that was made with --other-model "
-            "DIR --other-label COLUMN"
+            f"--what {panel} requires a second model, but the run in {folder} has none; use a run that was made with "
+            "--other-model DIR --other-label COLUMN"
         )
     metrics = _metrics(manifest, panel)
     data, model, pairs = loaded(folder, manifest, metrics, explainers, device)

@@ -40,7 +40,7 @@ def plan(
         store: Part files of the run.
         data: Samples of the run.
         model: Network of the run.
-        cells: Cells of this call of `run`.
+        cells: Cells requested by this call to `run`.
         keys: Cells of all calls.
     """
     of_this_start = {hash_of(explainer.identity) for explainer in explainers_of(cells)}

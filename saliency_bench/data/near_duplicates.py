@@ -30,7 +30,7 @@ def across(hashes: np.ndarray, splits: np.ndarray) -> list[tuple[int, int, int]]
 
     Args:
         hashes: Difference hashes, uint64 (N,).
-        splits: Number of each image's split, int (N,).
+        splits: Index of each image's split, int (N,).
 
     Returns:
         (i, j, number of differing bits) for each image i with a near-duplicate j in an earlier split. If there are

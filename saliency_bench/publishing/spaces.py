@@ -32,7 +32,7 @@ COPY --chown=user . .
 EXPOSE 7860
 CMD ["python", "app.py"]
 """  # With CMD in exec form, the app receives the termination signal and can still send its last answers.
-START = '''"""Start the app `{name}` of saliency-bench, which is in the same folder as this file."""
+START = '''"""Start the saliency-bench app `{name}`. The package is in the same folder as this file."""
 
 from saliency_bench.spaces.{name}.app import main
 

@@ -270,7 +270,7 @@ def result_of(
 
 
 def _masks(predictions: pa.Table) -> dict:
-    """Return the entry `masks` of a summary."""
+    """Return the `masks` entry of a summary."""
     shares = [share for share in predictions["mask_share"].to_pylist() if share is not None]
     left_out = Counter(reason for reason in predictions["left_out"].to_pylist() if reason is not None)
     return {

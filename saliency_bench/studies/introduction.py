@@ -60,7 +60,7 @@ class Introduction:
 
     @property
     def pictures(self) -> dict[str, Shown]:
-        """Return {file name: image} for the images in both texts."""
+        """Return {file name: image} for the images in either text."""
         texts = filter(None, (self.consent, self.instructions))
         return {name: picture for text in texts for name, picture in text.pictures.items()}
 

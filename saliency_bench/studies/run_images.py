@@ -86,7 +86,7 @@ class RunImages:
     reading: Lock = field(default_factory=Lock, repr=False)  # map files are read by one thread at a time
 
     def frame(self, image_id: str) -> np.ndarray:
-        """Return the frame of an image, uint8 (H, W, 3).
+        """Return an image after the run's resizing and cropping, uint8 (H, W, 3).
 
         Raises:
             UnreadableError: The image cannot be read.

@@ -155,7 +155,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     content = dict(pairs)
     if len(content) < len(pairs):
         name, times = Counter(name for name, _ in pairs).most_common(1)[0]
-        raise ValueError(f"an object has the name {one_line(ascii(name), 50)} {times} times")
+        raise ValueError(f"the key {one_line(ascii(name), 50)} occurs {times} times in the same JSON object")
     return content
 
 

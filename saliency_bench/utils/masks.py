@@ -118,8 +118,10 @@ def object_in(stored: Image.Image, foreground: str = "") -> np.ndarray:
         raise UnclearMaskError(_with_fix(reason, codes, is_colour, alpha is not None))
     inside = codes != background
     if alpha is not None and codes is not alpha and ((alpha > 0) != inside).any():
-        raise UnclearMaskError(f"a mask whose colour and alpha disagree; {CHOOSE}, such as 255 or alpha (in Python "
-                               "mask_values=)")  # fmt: skip
+        raise UnclearMaskError(
+            f"the colour and the alpha channel of the mask disagree; {CHOOSE}, such as --foreground 255 or "
+            "--foreground alpha (in Python: mask_values=)"
+        )
     return inside
 
 

@@ -218,8 +218,8 @@ CLAIMS = {"status": '"run by the board"', "rank": "[1, 1]", "best": "true", "rec
     *(('{"format"', f'{{"{name}": {value}, "format"', f"{name}: Extra inputs") for name, value in CLAIMS.items()),
     *(('"cell_id"', f'"{name}": {value}, "cell_id"', f"cells.0.{name}: Extra") for name, value in
       CLAIMS.items() if name != "rank"),
-    ('"cells": [', '"cells": [], "cells": [', "an object has the name 'cells' 2 times"),
-    ('"value": ', '"value": 0.99, "value": ', "an object has the name 'value' 2 times"),
+    ('"cells": [', '"cells": [], "cells": [', "the key 'cells' occurs 2 times in the same JSON object"),
+    ('"value": ', '"value": 0.99, "value": ', "the key 'value' occurs 2 times in the same JSON object"),
     ('"seed": 0', '"seed": NaN', "seed: Input should be a valid integer"),
     ('"value": ', '"value": 1e999, "x": ', "value: Input should be a finite number"),
     ('"seed": 0', f'"seed": {"9" * 5000}', "cannot be read: Exceeds the limit"),

@@ -55,7 +55,7 @@ def as_file(mapping, tmp_path):
     (CAT_DOG, MODEL, 4, {"cat": 0, "dog": 4}, "'4'"),
     (CAT_DOG, MODEL, 4, "missing.json", r"missing\.json"),
     (CAT_DOG, MODEL, 4, {"cat": ["tabby cat", 0], "dog": 3}, "cat to class 0 more than once"),
-    (CAT_DOG, MODEL, 4, '{"cat": 0, "dog": 3, "cat": 1}', "an object has the name 'cat' 2 times"),
+    (CAT_DOG, MODEL, 4, '{"cat": 0, "dog": 3, "cat": 1}', "the key 'cat' occurs 2 times in the same JSON object"),
     (CAT_DOG, MODEL, 4, bytes(range(128, 256)), r"\bJSON\b"),
     (["a", "b"], None, 5, None, r"\b5 classes"),
     (["crane"], CRANES, 4, None, r"\bcrane\b"),

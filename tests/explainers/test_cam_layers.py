@@ -334,7 +334,7 @@ def test_networks_without_layer_of_all_evidence_are_rejected(name):
         assert (chosen, reason) == ("rise", "it computes part of its forward pass without gradients")
     else:
         assert chosen == "integrated_gradients"
-        assert "no layer contains all evidence" in reason
+        assert "no layer contains all of the evidence" in reason
 
 
 def test_named_layer_with_partial_evidence_logs_one_warning(caplog):
@@ -346,7 +346,8 @@ def test_named_layer_with_partial_evidence_logs_one_warning(caplog):
         maps = load_explainer("gradcam", layer="layer3.0.conv1")(classifier, images, targets.one_hot([1, 2], 4))
     (line,) = caplog.messages
     assert re.search(
-        "layer3.0.conv1 of module:ResNet contains only part.*use layer layer3.0, which contains all evidence", line
+        "layer3.0.conv1 of module:ResNet contains only part.*use layer layer3.0, which contains all of the evidence",
+        line,
     )
     with GradCAM(network, [network.layer3[0].conv1]) as cam:
         theirs = cam(images, [ClassifierOutputTarget(1), ClassifierOutputTarget(2)])

@@ -278,7 +278,7 @@ def test_runs_that_cannot_be_reloaded_are_rejected(shapes, resnet, folder, tmp_p
                 "device": "cpu", "progress": False}  # fmt: skip
     sb.run(**settings, model=str(resnet), out=tmp_path / "one")
     for what in ("models", "object"):
-        assert "has no other model, which --what" in says(tmp_path / "one", what)
+        assert f"--what {what} requires a second model, but the run in" in says(tmp_path / "one", what)
     rows = sb.load_dataset(str(shapes), split="test")
     sb.run(**settings | {"dataset": rows}, model=str(resnet), out=tmp_path / "two")
     assert "is a Python object" in says(tmp_path / "two")

@@ -119,7 +119,7 @@ def test_import_rejects_invalid_pseudonyms(annotated, other, tmp_path, person):
 def test_export_rejects_person_names_that_are_paths(annotated, tmp_path, format, person):
     annotated.study.record(person, "image-000", "a request", {"kind": "mask"}, mask=drawn(1))
     before = sorted(tmp_path.rglob("*"))
-    words = r"name .* of a person cannot be used as a folder name; export as coco or label-studio"
+    words = r"the person's name .* cannot be used as a folder name; export as coco or label-studio"
     refused(words, export, annotated, tmp_path / "out", format)
     assert sorted(tmp_path.rglob("*")) == before
     export(annotated, tmp_path / "out", format, people=False)

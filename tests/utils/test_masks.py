@@ -151,7 +151,7 @@ REFUSED = {
     "negative values; .* (-1, 0;": ONES.astype(int) - 1,
     "a single value that is not the background; .* (2;": np.full(SIZE, 2, np.uint8),
     "a single value that is not the background; .* (0;": palette(np.zeros(SIZE), [WHITE]),
-    "colour and alpha disagree; choose the object with --foreground": OPPOSITE,
+    "colour and the alpha channel of the mask disagree; choose the object with --foreground": OPPOSITE,
     "JPEG mask with blurred values; save masks as PNG, or set a threshold": stored(grey(FULL), "JPEG"),
 }
 

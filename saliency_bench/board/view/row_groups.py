@@ -22,7 +22,7 @@ class RowGroup:
     Attributes:
         baselines: All comparable baselines, even if they are not displayed.
         more: Whether the group continues a group in the previous part of the table.
-        warning: Warning that many explainers on few samples may raise the error rate, or "".
+        warning: Warning that comparing many explainers on few samples may raise the error rate, or "".
     """
 
     rows: list[ShownRow]

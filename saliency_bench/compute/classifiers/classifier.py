@@ -388,7 +388,8 @@ class Classifier(nn.Module):
             f"images: {self.geometry}" + ", in grey" * (self.channels == 1),
             f"normalised by mean {self._values(self.mean)} and std {self._values(self.std)}",
             f"CAM layer: {self.layer or 'the last feature map before any pooling'}",
-            f"activation: {activation}; {self.arithmetic} on {self.place}; the network is .model",
+            f"activation: {activation}; {self.arithmetic} on {self.place}; "
+            "the network is available as the attribute .model",
         ]
         return "\n  ".join(one_line(line, LONGEST_LINE) for line in lines)
 

@@ -165,7 +165,7 @@ def is_gradient_partial(classifier: Classifier, image: Images, module: nn.Module
 
 
 def _leaves_out(classifier: Classifier, image: Images, module: nn.Module | None) -> bool:
-    """Return whether the gradient changes if the network cannot disable gradients."""
+    """Return whether the gradient changes when the network's own attempts to disable gradients are ignored."""
     noise = torch.from_numpy(uniform(seed_of("gradient"), image.numel())).view_as(image).to(image)
     gradients = []
     with untouched(classifier), classifier.uncounted():

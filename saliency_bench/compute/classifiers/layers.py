@@ -108,7 +108,7 @@ def cam_layer(classifier: Classifier, images: Images) -> str:
                 f"the tokens of layer {maps[-1]} of {classifier.id} are not in row-major order (row by row over "
                 "the image)"
             )
-        _complain_once(classifier, images, maps[-1], f"{part}; using layer {name}, which contains all evidence")
+        _complain_once(classifier, images, maps[-1], f"{part}; using layer {name}, which contains all of the evidence")
     return name
 
 
@@ -281,7 +281,10 @@ def _of_part(classifier: Classifier, images: Images, layer: str) -> UserError:
     """Return the error for a layer whose last output does not contain all evidence."""
     runs = runs_of(classifier, images, layer)
     if runs > 1:
-        why = f"runs {runs} times in one forward pass (views of the image?), and no single output contains all evidence"
+        why = (
+            f"runs {runs} times in one forward pass (perhaps once for each view of the image), and no single output "
+            "contains all of the evidence"
+        )
     else:
         why = "contains only part of the evidence because another branch bypasses it"
     return UserError(f"layer {layer} of {classifier.id} {why}; {_fix(classifier, images, layer)}")
@@ -297,9 +300,9 @@ def _fix(classifier: Classifier, images: Images, layer: str) -> str:
     blocks = (name for name in _around(layer) if name in maps and is_cut(classifier, images, name))
     name = next(blocks, None) or last_feature_map(classifier, images)
     return (
-        f"no layer contains all evidence, so {OUTSIDE}"
+        f"no layer contains all of the evidence, so {OUTSIDE}"
         if name is None
-        else f"use layer {name}, which contains all evidence"
+        else f"use layer {name}, which contains all of the evidence"
     )
 
 

@@ -100,9 +100,7 @@ def _sample(
     resized = geometry.resized(picture.height, picture.width)
     if resized[0] * resized[1] > MAX_PIXELS:
         size = f"{picture.width} x {picture.height}"
-        raise SampleError(
-            id, f"the image of {size} would be enlarged to more than {MAX_PIXELS // 10**6} million pixels"
-        )
+        raise SampleError(id, f"the {size} image would be enlarged to more than {MAX_PIXELS // 10**6} million pixels")
     image = frame(picture)
     if row.get("mask") is None:
         return image, np.zeros(image.shape[1:], dtype=bool), "no mask", picture.size

@@ -163,8 +163,11 @@ def channels(name: str, values: Any) -> Sequence[float]:
         numbers = np.empty(0)
     positive = name.endswith("std")
     if numbers.shape not in ((), (1,), (3,)) or not np.isfinite(numbers).all() or (positive and (numbers <= 0).any()):
-        kind = "one number above 0, or three" if positive else "one number, or three"
-        raise UserError(f"{name} must be {kind}, one per channel; got {one_line(repr(values), 80)}")
+        above = " above 0" * positive
+        raise UserError(
+            f"{name} must be either one number{above} or three numbers{above} (one per channel); got "
+            f"{one_line(repr(values), 80)}"
+        )
     if numbers.max() > (LARGEST_STD if positive else 1):
         fix = ", ".join(f"{number / 255:.4g}" for number in numbers.flat)
         raise UserError(

@@ -125,8 +125,8 @@ def _read_file(path: Path) -> Prompts:
     """Return the prompts in a file, or raise UserError if the file is missing or contains no prompts."""
     if not path.is_file():
         raise UserError(
-            f"'{path}' has no {PLACE}, so it is read as the name of a file of prompts, but there is no such file; "
-            'a template marks where the class name goes, as in "a photo of a {}"'
+            f"'{path}' contains no {PLACE}, so it was taken for the name of a prompt file, but no such file exists; "
+            f'in a template, write {PLACE} where the class name goes, as in "a photo of a {PLACE}"'
         )
     try:
         text = read_bytes(path).decode("utf-8-sig")

@@ -30,8 +30,9 @@ from saliency_bench.utils.progress import bar
 MODELS = ("align", "altclip", "chinese_clip", "clip", "metaclip_2", "siglip", "siglip2")
 # Other models that transformers offers for the task, and why they are not supported.
 OTHERS = {
-    "blip": "its score comes from a network that processes image and text jointly, or from a different head",
-    "blip-2": "its score comes from a network that processes image and text jointly, or from several queries",
+    "blip": "its score comes from a network that processes the image and the text jointly, or from "
+    "projection heads that BlipModel does not have",
+    "blip-2": "its score comes from a network that processes the image and the text jointly, or from several queries",
     "clipseg": "it segments pictures; use the CLIP model that it is built on",
     "tipsv2": "it is not supported yet; wrap its image tower in a torch module",
     "videoprism": "it takes videos",

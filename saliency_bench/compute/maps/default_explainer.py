@@ -40,7 +40,8 @@ def _by_gradient(classifier: Classifier, images: Images) -> tuple[str, str, str 
         return "gradcam", "it has feature maps", layer
     if has_feature_maps(classifier, images):
         why = (
-            "no layer contains all evidence (the network has several branches, or processes several views of the image)"
+            "no layer contains all of the evidence (the network has several branches, or processes several views of "
+            "the image)"
         )
         return "integrated_gradients", why, None
     return "integrated_gradients", "it has no feature maps, and no readable attention between patches", None

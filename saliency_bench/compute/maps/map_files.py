@@ -151,7 +151,7 @@ def _from_folder(folder: Path, files: Mapping[str, str], size: Size) -> Found:
 def _stored(path: Path, shape: tuple[int, ...], size: Size) -> np.ndarray:
     """Return the array in a .npy file.
 
-    Before anything is read, the size of the file is compared with its header.
+    The file size is checked against the header before the data is read.
     """
     try:
         with path.open("rb") as file:
@@ -277,7 +277,7 @@ def _scaled(values: np.ndarray, scale: object, where: str) -> np.ndarray:
 
 
 def _row(row: pa.ListScalar, size: Size, where: str) -> np.ndarray:
-    """Convert a row of lists to an array. For speed, values are not converted to Python numbers."""
+    """Convert a map from a nested Arrow list to an array. For speed, values are not converted to Python numbers."""
     if not row.is_valid:
         raise UserError(f"{where}: the map is null")
     values, shape = row.values, [len(row.values)]

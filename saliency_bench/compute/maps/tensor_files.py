@@ -103,7 +103,10 @@ def _strided(tensor: _Tensor, storage: bytes) -> np.ndarray:
 def _tensor_of(storage: Any, offset: Any, shape: Any, strides: Any, *others: Any, kind: str = "") -> _Tensor:
     """Return the tensor that the arguments of torch's rebuild function describe."""
     if len(others) > 2 and others[-1]:  # a negated or conjugate view
-        raise ValueError(f"it contains a tensor with {one_line(others[-1], 60)}; save maps.resolve_neg().clone()")
+        raise ValueError(
+            f"it contains a tensor whose negation or conjugation is not yet applied ({one_line(others[-1], 60)}); save "
+            "maps.resolve_neg().clone()"
+        )
     named, key = storage if isinstance(storage, tuple) and len(storage) == 2 else ("", "")
     numbers = shape + strides if isinstance(shape, tuple) and isinstance(strides, tuple) else (None,)
     whole = all(type(number) is int and 0 <= number < 2**48 for number in (offset, *numbers))

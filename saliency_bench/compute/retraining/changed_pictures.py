@@ -137,7 +137,7 @@ def _stored(images: Images, scale: str) -> np.ndarray:
     whole = (images * 255).round().clamp(0, 255).to(torch.uint8).numpy()
     if not np.array_equal(SCALES[scale](whole), images.numpy()):
         raise UserError(
-            "the classifier prepares only some images as multiples of 1/255, so retraining cannot store all images in "
-            "one file"
+            "after preparation, the pixel values of some images are multiples of 1/255 and those of others are not, so "
+            "retraining cannot store them in one file"
         )
     return whole

@@ -84,7 +84,7 @@ def _first_exposures(
 
 
 def gather(setup: Setup, folder: Path, explainer: Explainer, split: RetrainingSplit, target: Path) -> None:
-    """Write the spans as one array, or raise UserError if no image of the split has a map."""
+    """Join the files of all spans into one array, or raise UserError if no image of the split has a map."""
     spans = spans_of(setup, split)
 
     def write(path: Path) -> None:

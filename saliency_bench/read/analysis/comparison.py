@@ -164,7 +164,7 @@ def differing_question(first: "Run", second: "Run") -> list[str]:
     named_alike = any(
         cells.get((cell.explainer_id, cell.metric_id), cell.cell_id) != cell.cell_id for cell in second.cells
     )
-    return settings or ["setting that is recorded only in the cell ids"] * named_alike
+    return settings or ["values of a setting that is recorded only in the cell ids"] * named_alike
 
 
 def largest_first(runs: Iterable["Run"]) -> list["Run"]:

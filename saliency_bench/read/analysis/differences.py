@@ -117,7 +117,7 @@ class RunPair:
 
     @property
     def word(self) -> str:
-        """Describe how the second run compares with the first, in the terms of reports."""
+        """Describe how the second run compares with the first, in the wording used in reports."""
         if self.p is None:
             return TOO_FEW_TO_TELL if self.is_tested else NOT_TESTED
         return {1: "better", -1: "worse", 0: NO_DIFFERENCE}[self.direction]

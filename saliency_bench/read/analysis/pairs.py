@@ -53,7 +53,7 @@ class ExplainerPair:
 
 
 def explainer_pairs(run: "Run") -> list[tuple[MetricColumn, list[ExplainerPair]]]:
-    """Return [(metric, pairs of explainers that share samples)]. The better mean is first in each pair."""
+    """Return [(metric, pairs of explainers that share samples)]. The better explainer is first."""
     verdict = Verdict(run.cells, run.contrasts)
     columns_and_pairs = [(column, list(_pairs_of(run, column, verdict))) for column in run.table.columns]
     return [(column, pairs) for column, pairs in columns_and_pairs if pairs]

@@ -19,7 +19,8 @@ from saliency_bench.score_notes import PEAKED
 
 NO_CHANCE = "This run has no random baseline, so it does not show what an uninformative map would score."
 CONTROLLED = (
-    "The error rate of 5 % holds for each metric by itself; statements about a baseline hold over all metrics together."
+    "The error rate of 5 % applies to each metric separately; for comparisons with a baseline, it applies to all "
+    "metrics jointly."
 )
 # Results of simulations (docs/numbers.md), as (explainers, independent samples, error rate). Runs with more explainers
 # and fewer samples than these contain a false difference at this rate (%). In all other runs, it is about 7 %.

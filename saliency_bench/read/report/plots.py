@@ -546,7 +546,7 @@ def _about_tiles(count: int, images: Sequence[np.ndarray | None]) -> str:
 
 
 def _extent(image: np.ndarray | None, heat: np.ndarray) -> tuple[float, float, float, float]:
-    """Return (left, right, bottom, top) in pixels at which a map covers its image."""
+    """Return the extent (left, right, bottom, top), in pixels, over which a map is drawn on its image."""
     height, width = (heat if image is None else image).shape[:2]
     return -0.5, width - 0.5, height - 0.5, -0.5
 

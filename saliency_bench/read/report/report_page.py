@@ -140,7 +140,7 @@ def _origins(merged: Run, comparison: Comparison, names: list[str]) -> list[str]
 
 
 def run_view(run: Run) -> dict[str, Any]:
-    """Return the variables of one run, in the order of the page."""
+    """Return the template variables that describe one run, in the order in which the page shows them."""
     names = [row.name for row in run.table.rows] + [column.name for column in run.table.columns]
     verdict = Verdict(run.cells, run.contrasts)
     strips, groups = split_strips(sample_groups(run))

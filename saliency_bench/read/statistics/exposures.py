@@ -53,7 +53,9 @@ def read_first_right(given: Any) -> np.ndarray:
     try:
         values = np.array([np.nan if exposure is None else float(exposure) for exposure in given])
     except (TypeError, ValueError) as error:
-        raise ValueError("exposures of first correct answers must be numbers, or None if none is correct") from error
+        raise ValueError(
+            "the exposure at the first correct answer must be a number, or None if no answer was correct"
+        ) from error
     if len(outside := values[~(np.isnan(values) | ((values > 0) & (values <= 1)))]):
         raise ValueError(f"the exposure of a first correct answer is a share above 0 and at most 1; got {outside[0]:g}")
     return values

@@ -59,7 +59,7 @@ QUESTIONS = {
             "stability",
             "moving with the image",
             ("saliency_consistency",),
-            "whether the map is correct (a map that ignores the network is perfectly stable)",
+            "whether the map is correct (even a map that ignores the network can be perfectly stable)",
             baselines=False,
         ),
     )

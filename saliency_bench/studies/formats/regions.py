@@ -257,7 +257,7 @@ def folder_name(person: str) -> str:
     """
     if person.startswith(".") or "/" in person or not _is_name(person):
         raise UserError(
-            f"the name {ascii(person)[:100]} of a person cannot be used as a folder name; export as {OTHERS}, or add "
+            f"the person's name {ascii(person)[:100]} cannot be used as a folder name; export as {OTHERS}, or add "
             "--without-people"
         )
     return person
