@@ -328,7 +328,7 @@ def test_samples_page_reports_missing_maps_and_wrong_dataset(folder, tmp_path):
     words = "does not contain the same samples as the dataset of"
     refused(words, report, folder, tmp_path / "page.html", samples=True, data=other)
     two = [folder, make_run(tmp_path / "two", pictures=False)]
-    refused("all samples can be shown for one run", report, two, tmp_path / "page.html", samples=True)
+    refused("all samples can be shown for only one run", report, two, tmp_path / "page.html", samples=True)
     refused("--samples", report, folder, tmp_path / "page.html", data=other)
 
 

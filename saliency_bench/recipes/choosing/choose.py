@@ -80,7 +80,7 @@ class Choice:
 
     @property
     def recommended(self) -> dict[str, str | None]:
-        """Return {name of a question: its recommended explainer, or None}."""
+        """Return a dictionary from the name of each question to its recommended explainer, or None."""
         return {question["name"]: question["recommended"] for question in self.content["questions"]}
 
     @property
