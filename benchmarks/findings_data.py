@@ -79,7 +79,7 @@ def _analysed(row: dict) -> Run:
 
 def analysed(run: Run) -> Run:
     """Return a run with intervals, ranks and comparisons computed from its scores."""
-    codes, seed = run.scores.codes(), run.summary["seed"]
+    codes, seed = run.scores.codes(), run.seed
     contrasts, standings = compare(run.cells, run.scores.values, codes, seed)
     cells = []
     for cell in run.cells:

@@ -218,7 +218,7 @@ def order_of_runs(
         groups |= zip(scores.ids, scores.groups, strict=True)
     codes = cluster_codes(ids, [groups[image] for image in ids])
     return rank_correlations(lambda weights: [means_of(first, weights), means_of(second, weights)], codes,
-                             run.summary["seed"])[0]  # fmt: skip
+                             run.seed)[0]  # fmt: skip
 
 
 def _table(run: Run, cells: Sequence[CellResult], ids: Sequence[str]) -> np.ndarray:

@@ -43,7 +43,7 @@ _HOMES = {
     "template": "board.template",
     "submit": "board.submit",
     "load_results": "board.opening",
-    "load_maps": "read.run_folder",
+    "load_maps": "read.finished_run",
     "UserError": "errors",
     "Explainer": "bound_explainer",
     "Metric": "bound_metric",
@@ -126,11 +126,10 @@ if TYPE_CHECKING:
     from saliency_bench.errors import UserError
     from saliency_bench.panels import draw
     from saliency_bench.read.data_frames import check, power
-    from saliency_bench.read.finished_run import Run, load_run
+    from saliency_bench.read.finished_run import Run, load_maps, load_run
     from saliency_bench.read.report.analyses import analyse
     from saliency_bench.read.report.report_page import report
     from saliency_bench.read.report.seed_study import seed_study
-    from saliency_bench.read.run_folder import load_maps
     from saliency_bench.recipes.choosing.choose import Choice, choose
     from saliency_bench.recipes.doctor.doctor import Diagnosis, doctor
     from saliency_bench.recipes.suites.suite import suite

@@ -28,7 +28,7 @@ from saliency_bench.read.run_folder import (
     PREDICTED,
     CellScores,
     RunFiles,
-    load_maps,
+    maps_in,
     read_files,
     read_parts,
     read_summary,
@@ -84,12 +84,8 @@ class Run(PaperTables):
         """
         for run in self.runs:
             run.check_current()
-        if not self.runs and self.summary and _state(read_cells(read_summary(self.folder)["cells"])) != self._known:
+        if not self.runs and self.summary and _state(read_summary(self.folder)) != _state(self.summary):
             raise UserError(f"{self.folder} has changed since this run was loaded; load the run again with load_run")
-
-    @cached_property
-    def _known(self) -> list[tuple]:
-        return _state(self.cells)
 
     @cached_property
     def _read_files(self) -> RunFiles:
@@ -124,10 +120,15 @@ class Run(PaperTables):
         """Return the settings that all cells share; None if the folder has no run.json."""
         return self._read_files.identity
 
+    @property
+    def members(self) -> tuple["Run", ...]:
+        """Return the runs that were merged into this one, or this run alone."""
+        return self.runs or (self,)
+
     @cached_property
     def origins(self) -> dict[str, "Run"]:
         """Return {cell id: the run that computed the cell}. For merged runs, this is the run with the most samples."""
-        return {cell.cell_id: run for run in reversed(largest_first(self.runs or [self])) for cell in run.cells}
+        return {cell.cell_id: run for run in reversed(largest_first(self.members)) for cell in run.cells}
 
     @property
     def subject(self) -> tuple[str, str]:
@@ -186,10 +187,9 @@ class Run(PaperTables):
         the folder.
         """
         self.check_current()
-        folders = [run.folder for run in largest_first(self.runs or [self])]
         tables = [
-            read_table(folder / "predictions.parquet", records.PREDICTIONS, ["image_id", *PREDICTED])
-            for folder in folders
+            read_table(run.folder / "predictions.parquet", records.PREDICTIONS, ["image_id", *PREDICTED])
+            for run in largest_first(self.members)
         ]
         columns = [name for name in PREDICTED if all(name in table.column_names for table in tables)]
         by_id = {row["image_id"]: row for table in tables for row in table.to_pylist()}
@@ -227,7 +227,7 @@ class Run(PaperTables):
 
     def maps(self) -> dict[str, StoredMaps]:
         """Return {explainer: {image id: map (H, W)}} of a run with `keep_maps`, like `load_maps`."""
-        return load_maps(self._path("maps").parent)
+        return maps_in(self._path("maps").parent)
 
     @property
     def verdict(self) -> list[str]:
@@ -417,7 +417,7 @@ def folder_of(run: Any) -> Path:
     """Return the folder of a run, which may be given as a folder or as an object with a `folder`.
 
     Raises:
-        UserError: The object is neither.
+        UserError: The object is neither, or is a `Run` that is not current (`check_current`).
     """
     folder = getattr(run, "folder", run)
     if not isinstance(folder, str | PathLike):
@@ -427,9 +427,9 @@ def folder_of(run: Any) -> Path:
     return Path(folder)
 
 
-def _state(cells: Collection[CellResult]) -> list[tuple]:
-    """Return the ids, values and numbers of samples of cells. Ranks may have been recomputed after loading."""
-    return [(cell.cell_id, cell.value, cell.n) for cell in cells]
+def _state(summary: dict) -> list[tuple]:
+    """Return the id, value and number of samples of each cell. Ranks may have been recomputed after loading."""
+    return [(cell["cell_id"], cell["value"], cell["n"]) for cell in summary["cells"]]
 
 
 def _report_settings(run: Run, other: Run) -> None:
@@ -453,3 +453,19 @@ def load_run(folder: str | Path) -> Run:
     """
     run = read_run(folder_of(folder))
     return replace(run, folder=run.folder.resolve())
+
+
+def load_maps(run: Any) -> dict[str, StoredMaps]:
+    """Return the maps that a run has stored (`keep_maps`) as {explainer with options: maps}. Files are read on demand.
+
+    The maps of an explainer are a mapping from image ids to arrays (H, W). `np.asarray` converts the mapping to an
+    array (N, H, W) in the order of the ids. Maps are stored as float16 with a scale per map, so values are exact to
+    0.05 %.
+
+    Args:
+        run: Result of `run`, or the folder of a run.
+
+    Raises:
+        UserError: The folder contains no run, or the run stored no maps.
+    """
+    return maps_in(folder_of(run))

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import NoReturn, Self
 from zipfile import BadZipFile
 
 import numpy as np
@@ -223,29 +223,18 @@ class MapsByExplainer(dict[str, StoredMaps]):
         raise unknown("explainer with kept maps", name, self)
 
 
-def load_maps(run: Any) -> dict[str, StoredMaps]:
-    """Return the maps that a run has stored (`keep_maps`) as {explainer with options: maps}. Files are read on demand.
-
-    The maps of an explainer are a mapping from image ids to arrays (H, W). `np.asarray` converts the mapping to an
-    array (N, H, W) in the order of the ids. Maps are stored as float16 with a scale per map, so values are exact to
-    0.05 %.
-
-    Args:
-        run: Result of `run`, or the folder of a run.
+def maps_in(folder: Path) -> dict[str, StoredMaps]:
+    """Return the maps in the folder of a run as {explainer with options: maps}.
 
     Raises:
-        UserError: The folder contains no run, or the run stored no maps.
+        UserError: The folder contains no finished run, or the run stored no maps.
     """
-    folder = Path(getattr(run, "folder", run))
-    if folder is not run and hasattr(run, "check_current"):
-        run.check_current()
     if not (folder / "summary.json").is_file():
         raise UserError(
             f"{folder} is not the folder of a finished run (no summary.json); give the --out folder of a run"
         )
     names = explainer_names(read_manifest(folder).cells.values())
-    table = records.read_columns(folder / "predictions.parquet", ["image_id"], records.PREDICTIONS)
-    ids = table["image_id"].to_pylist()
+    ids = read_table(folder / "predictions.parquet", records.PREDICTIONS, ["image_id"])["image_id"].to_pylist()
     folders = {name: folder / "maps" / explainer_id for explainer_id, name in names.items()}
     kept = {name: StoredMaps(path, ids) for name, path in folders.items() if path.is_dir()}
     if not kept:

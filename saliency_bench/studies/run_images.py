@@ -30,10 +30,10 @@ from saliency_bench.hub.client import default_api, no_bars, token_of
 from saliency_bench.hub.failures import refuse
 from saliency_bench.hub.repo_names import FORCED, could_be_on_the_hub, hub_name
 from saliency_bench.read.cell import field_line
+from saliency_bench.read.finished_run import load_maps
 from saliency_bench.read.identity import Identity
 from saliency_bench.read.manifest import MANIFEST, read_manifest
 from saliency_bench.read.records import PREDICTIONS, read_columns
-from saliency_bench.read.run_folder import load_maps
 from saliency_bench.studies.human_masks import RunMasks
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.messages import complain

@@ -67,8 +67,7 @@ class Comparison:
 
     def numbers(self, merged: "Run") -> list[int]:
         """Return the numbers of the runs, counted from 1, that were merged into a run."""
-        parts = merged.runs or (merged,)
-        return [number for number, run in enumerate(self.runs, start=1) if any(run is part for part in parts)]
+        return [number for number, run in enumerate(self.runs, start=1) if any(run is one for one in merged.members)]
 
     @cached_property
     def differences(self) -> list[RunDifference]:

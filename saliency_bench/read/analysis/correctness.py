@@ -39,6 +39,6 @@ def by_correctness(run: "Run") -> Table:
                 continue
             for name, chosen in groups.items():
                 values = np.where(chosen, run.scores.values[cell.cell_id], np.nan)
-                (estimate,) = intervals(values[:, None], codes, cell.limits, run.summary["seed"])
+                (estimate,) = intervals(values[:, None], codes, cell.limits, run.seed)
                 cells.append((row.name, column.name, name, *estimate.known, estimate.n))
     return Table(HEADER, cells)

@@ -33,7 +33,7 @@ FEWEST = 3  # points; with fewer, no correlation is reported
 
 def correlation(runs: Sequence["Run"]) -> Findings:
     """Correlate each pair of metrics, for each explainer over samples, and over datasets if there are three or more."""
-    rows = [row for run in runs for row in _over_samples(run, _dataset_of(run, runs))]
+    rows = [row for run in runs for row in _over_samples(run)]
     tables = [Table(SAMPLES, rows)]
     if means := list(_over_datasets(runs)):
         tables.append(Table(DATASETS, means, "datasets"))
@@ -57,16 +57,8 @@ def _why_no_datasets(runs: Sequence["Run"]) -> str:
     return f"No correlation over datasets: it {why}."
 
 
-def _dataset_of(run: "Run", runs: Sequence["Run"]) -> str:
-    """Return the dataset of a run, followed by the run's folder if another run has the same dataset and model."""
-    key = run.subject
-    same_question = [other for other in runs if other.subject == key]
-    return key[0] if len(same_question) == 1 else f"{key[0]} ({run.folder.name})"
-
-
-def _over_samples(run: "Run", dataset: str) -> Iterator[tuple]:
+def _over_samples(run: "Run") -> Iterator[tuple]:
     """Yield a row of SAMPLES for each explainer and each pair of metrics of a run."""
-    subject = dataset, run.summary["model"]["id"]
     for row in run.table.rows:
         cells = [
             (column.name, cell)
@@ -76,7 +68,7 @@ def _over_samples(run: "Run", dataset: str) -> Iterator[tuple]:
         for (metric, first), (other, second) in combinations(cells, 2):
             estimates = cell_correlations(run, first, second)
             numbers = [end for estimate in estimates for end in estimate.known]
-            yield *subject, row.name, metric, other, *numbers, estimates[0].n, estimates[0].clusters
+            yield *run.subject, row.name, metric, other, *numbers, estimates[0].n, estimates[0].clusters
 
 
 def cell_correlations(run: "Run", first: CellResult, second: CellResult) -> tuple[Estimate, Estimate]:
@@ -88,7 +80,7 @@ def cell_correlations(run: "Run", first: CellResult, second: CellResult) -> tupl
     rows = np.flatnonzero(np.isfinite(scores[0]) & np.isfinite(scores[1]))
     codes = run.scores.codes([run.scores.ids[row] for row in rows])
     x, y = (column[rows] for column in scores)
-    seed = run.summary.get("seed", 0)
+    seed = run.seed
     ranked = Ranked(x), Ranked(y)
 
     def spearman(weights: np.ndarray) -> np.ndarray:

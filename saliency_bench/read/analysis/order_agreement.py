@@ -193,7 +193,7 @@ def _of_metric(
         accuracies += [
             (*about, name, exposure, finite_or_none(share), finite_or_none(people)) for name, share, people in both
         ]
-        estimates = rank_correlations(both_means, codes, run.summary.get("seed", 0))
+        estimates = rank_correlations(both_means, codes, run.seed)
         ends = [end for estimate in estimates for end in estimate.known]
         rows.append((*about, exposure, *ends, len(automated), len(ids)))
     return rows, accuracies
@@ -225,7 +225,7 @@ def _share(weights: np.ndarray, part: np.ndarray, whole: np.ndarray) -> np.ndarr
 def _crowd(run: "Run", given: Answers, explainer: str, ids: Sequence[str]) -> tuple:
     firsts = given.firsts(explainer, ids)
     codes = run.scores.codes(ids)
-    estimate = crowd_auc(firsts, codes, run.summary.get("seed", 0))
+    estimate = crowd_auc(firsts, codes, run.seed)
     judged = [len(first_exposures) for first_exposures in firsts]
     return run.subject[0], explainer, *estimate.known, sum(map(bool, judged)), sum(judged)
 

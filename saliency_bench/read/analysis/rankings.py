@@ -76,9 +76,7 @@ def agreement(run: "Run", first: Sequence[CellResult], second: Sequence[CellResu
         return NOTHING, NOTHING
     codes = run.scores.codes([run.scores.ids[index] for index in np.flatnonzero(scored)])
     values = [column[scored] for column in columns]
-    return rank_correlations(
-        lambda weights: [means_of(column, weights) for column in values], codes, run.summary.get("seed", 0)
-    )
+    return rank_correlations(lambda weights: [means_of(column, weights) for column in values], codes, run.seed)
 
 
 def rank_correlations(means: Means, codes: np.ndarray, seed: int) -> tuple[Estimate, Estimate]:

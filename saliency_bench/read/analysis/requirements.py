@@ -331,14 +331,14 @@ def _estimate(run: "Run", cell: CellResult, other: CellResult | None, codes: np.
     if other is not None:
         return _difference(run, cell, other, codes, tail)
     if cell.aggregate:
-        return aggregated(cell, run.scores.parts[cell.cell_id], codes, run.summary["seed"], tail)
+        return aggregated(cell, run.scores.parts[cell.cell_id], codes, run.seed, tail)
     if cell.trainings:
         (parts,) = run.values_by_part([cell.cell_id]).values()
         areas = areas_by_training(parts)
         assert areas is not None
         return crossed(areas, codes, cell.limits, tail, gate=True)
     values = run.scores.values[cell.cell_id]
-    estimate = interval(values, codes, cell.limits, run.summary["seed"], tail, gate=True)
+    estimate = interval(values, codes, cell.limits, run.seed, tail, gate=True)
     return clopper_pearson(estimate, tail) if _is_share(run.scores, cell, estimate) else estimate
 
 
@@ -361,7 +361,7 @@ def _difference(run: "Run", cell: CellResult, other: CellResult, codes: np.ndarr
             f"the installed package has no version {cell.metric_version} of {cell.metric_text}; repeat the run"
         )
     first, second = run.scores.parts[cell.cell_id], run.scores.parts[other.cell_id]
-    return aggregate_difference(aggregate, first, second, codes, run.summary["seed"], tail)
+    return aggregate_difference(aggregate, first, second, codes, run.seed, tail)
 
 
 def _other(requirement: Requirement, cell: CellResult, run: "Run") -> CellResult | None:

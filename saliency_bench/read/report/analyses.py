@@ -11,7 +11,7 @@ from typing import Any
 
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.read.analysis.clever_hans import clever_hans
-from saliency_bench.read.analysis.comparison import compare_runs
+from saliency_bench.read.analysis.comparison import Comparison, compare_runs
 from saliency_bench.read.analysis.correlations import correlation
 from saliency_bench.read.analysis.order_agreement import agreement
 from saliency_bench.read.analysis.randomisation import randomisation
@@ -19,7 +19,7 @@ from saliency_bench.read.analysis.rankings import rank, sensitivity
 from saliency_bench.read.analysis.sweeps import sweep
 from saliency_bench.read.analysis.tables import Findings, Table
 from saliency_bench.read.finished_run import Run, run_of
-from saliency_bench.read.report.comparison_page import run_names
+from saliency_bench.read.report.comparison_page import merged_name, run_names
 from saliency_bench.utils.files import read_json, write_text
 
 ANALYSES: dict[str, Callable[..., Findings]] = {
@@ -123,16 +123,15 @@ def analyse(runs: Any, what: str, **options: Any) -> Analysis:
     chosen = list(runs) if isinstance(runs, Sequence) and not isinstance(runs, str) else [runs]
     if not chosen:
         raise UserError("an analysis needs at least one run; pass its folder")
-    merged = _labelled(compare_runs(list(map(run_of, chosen))).merged)
+    merged = _labelled(compare_runs(list(map(run_of, chosen))))
     return Analysis(ANALYSES[what](merged, **options), merged)
 
 
-def _labelled(runs: Sequence[Run]) -> list[Run]:
+def _labelled(comparison: Comparison) -> list[Run]:
     """Label runs on the same dataset and model with the names of their folders, so that rows can be told apart."""
-    ambiguous = {subject for subject, uses in Counter(run.subject for run in runs).items() if uses > 1}
-    names = run_names([part for run in runs for part in run.runs or (run,)])
-    labels = iter(names)
-    of_runs = [" + ".join(next(labels) for _ in run.runs or (run,)) for run in runs]
+    uses = Counter(run.subject for run in comparison.merged)
+    names = run_names(comparison.runs)
     return [
-        replace(run, label=label) if run.subject in ambiguous else run for run, label in zip(runs, of_runs, strict=True)
+        replace(run, label=merged_name(run, comparison, names)) if uses[run.subject] > 1 else run
+        for run in comparison.merged
     ]

@@ -33,7 +33,7 @@ from saliency_bench.read.analysis.tables import Findings
 from saliency_bench.read.cell_table import CellTable, MetricColumn
 from saliency_bench.read.finished_run import Run
 from saliency_bench.read.report.words import number, percent
-from saliency_bench.read.run_folder import CellScores, load_maps
+from saliency_bench.read.run_folder import CellScores, maps_in
 from saliency_bench.utils.files import write_text, write_with
 from saliency_bench.utils.overlays import LEVELS, heat_map, scaled
 from saliency_bench.utils.storage import check_output_file
@@ -563,7 +563,7 @@ def _pictures(row: dict, runs: Sequence[Run]) -> tuple[np.ndarray | None, np.nda
             return image, _coloured(run.examples[f"maps/{explainer_id}"][ids.index(row["sample"])])
         for folder in dict.fromkeys(origin.folder for origin in run.origins.values()):
             try:
-                values = load_maps(folder)[row["explainer"]][row["sample"]]
+                values = maps_in(folder)[row["explainer"]][row["sample"]]
             except (UserError, KeyError):
                 continue
             return image, _coloured(LEVELS * scaled(values))

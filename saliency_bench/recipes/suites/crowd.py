@@ -43,7 +43,7 @@ def crowd_number(answers: Sequence[Answers], run: Run, explainer: str, value: Va
                 firsts.setdefault(image_id, []).extend(exposures)
     if not firsts:
         raise NoNumberError("no answers from people about these images; pass files of answers with --answers")
-    ids, seed = sorted(firsts), run.summary.get("seed", 0)
+    ids, seed = sorted(firsts), run.seed
     codes = run.scores.codes(ids)
     judgements = [np.array(firsts[image_id]) for image_id in ids]
     if value.judgements:
