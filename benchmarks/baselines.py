@@ -62,7 +62,7 @@ def upside_down(classifier: Classifier, images: Images, target: Target) -> Maps:
 
 
 def the_mask(classifier: Classifier, dataset: str) -> Callable[..., Maps]:
-    """Return an explainer whose map of each image is the image's mask. Changed images are not supported."""
+    """Return an explainer that returns the mask of each image as its map. Changed images are not supported."""
     batch = classifier.prepare(list(sb.load_dataset(dataset, split="test")))
     masks = {image.numpy().tobytes(): mask.float() for image, mask in zip(batch.images, batch.masks, strict=True)}
 

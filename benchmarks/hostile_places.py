@@ -165,7 +165,7 @@ def other_types(path: Path) -> None:
 
 
 def texts(encoding: str, path: Path) -> None:
-    """Rewrite a table as a file of less than 1 MB with 600 rows, each of which contains 1 MB of text."""
+    """Rewrite a table as a file of less than 1 MB with 600 rows of 1 MB of text each."""
     text, schema = pa.array(["x" * 10**6]), pq.read_schema(path)
     rows = 600 if encoding == "dictionary" else 30
     column = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), text)

@@ -215,6 +215,6 @@ class _Pass(torch.autograd.Function):
 
 
 def _normalised(excitation: Tensor) -> Tensor:
-    """Divide each sample by its sum. A sample whose sum is zero becomes zeros."""
+    """Divide each sample by its sum. If the sum is zero, the sample becomes zeros."""
     total = excitation.flatten(1).sum(dim=1).view(-1, *(1,) * (excitation.ndim - 1))
     return torch.where(total > 0, excitation / total, 0)

@@ -46,7 +46,7 @@ def feature_layout(name: str, classifier: Classifier, images: Images, layer: str
 
 
 def cut_if_positive(cam: Tensor, target: Target, on: str = "logit") -> Tensor:
-    """Set negative values of maps (B, h, w) to 0 for samples whose target has no negative weight.
+    """Set negative values of maps (B, h, w) to 0 for samples without a negative weight in the target.
 
     If `on` is "weighted" (a weighted contrast), all values are kept.
     """

@@ -67,7 +67,7 @@ def cebp(
 
 
 def excitation_layer(classifier: Classifier, images: Images) -> str:
-    """Return the last module whose feature map is larger than the last convolution's, or else Grad-CAM's layer."""
+    """Return the last module with a larger feature map than the last convolution, or else Grad-CAM's layer."""
     pixels = last_convolution(classifier, images)
     larger = None if pixels is None else last_feature_map(classifier, images, pixels)
     return larger or cam_layer(classifier, images)

@@ -42,7 +42,7 @@ class Frame:
     Attributes:
         size: Height and width of this version.
         turn: EXIF orientation that turns masks drawn on this version upright.
-        scale: Factors (x, y) by which the points of outlines are multiplied.
+        scale: Factors (x, y) that multiply the points of outlines.
     """
 
     size: tuple[int, int]

@@ -122,7 +122,7 @@ def _is_hidden(name: str) -> bool:
 
 
 def _no_picture(path: Path) -> str:
-    """Return why a file is not a readable image, or "" if its extension or first bytes are those of an image."""
+    """Return why a file is not a readable image, or "" if its extension or first bytes identify an image."""
     ending = path.suffix.lower()
     if ending in PICTURES:
         return ""

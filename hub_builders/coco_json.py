@@ -70,7 +70,7 @@ def check(*, json: str, split: str, upright: bool, stored: bool, **others: objec
 
 
 def features(classes: dict[str, list[str]]) -> dict:
-    """Return the columns. The classes are those in the annotation file, ordered by id."""
+    """Return the columns. The classes come from the annotation file, ordered by id."""
     return _multilabel.features(classes["label"])
 
 

@@ -37,7 +37,7 @@ training images, if the source has them."""
 
 
 def features(classes: dict[str, list[str]]) -> dict:
-    """Return the columns. The classes are those in the annotation file, ordered by id."""
+    """Return the columns. The classes come from the annotation file, ordered by id."""
     return _multilabel.features(classes["label"])
 
 

@@ -62,7 +62,7 @@ def check(*, annotations: str, rule: str, honeypot_iou: float, **others: object)
 
 
 def features(classes: dict[str, list[str]]) -> dict:
-    """Return the columns of the dataset. The classes are those of the original dataset."""
+    """Return the columns of the dataset, with the classes of the original dataset."""
     from datasets import ClassLabel, Value
 
     return {

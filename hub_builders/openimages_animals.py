@@ -251,7 +251,7 @@ def sample_of(
 
 
 def union(boxes: Boxes, picture: Picture) -> np.ndarray:
-    """Return the pixels whose centres are inside a box of the image as stored in the file, bool (H, W)."""
+    """Return which pixels have their centre inside a box, bool (H, W). Boxes refer to the stored image."""
     height, width = picture.stored
     rows = (np.arange(height)[:, None] + 0.5) / height
     columns = (np.arange(width) + 0.5) / width

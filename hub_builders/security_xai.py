@@ -60,7 +60,7 @@ RULE = """An image counts as prohibited (containing a prohibited item) if the li
 images are drawn as there are prohibited images. The boxes are stored as `objects` ([xmin, ymin, xmax, ymax], counted
 from 1, corners included), and the mask is every pixel in a box. Published code disagrees on whether the XML counts
 pixels from 0 or from 1, so the build examines all boxes of the source and logs the result. Objects without a box are
-skipped and counted. Images whose list and XML contradict each other are left out."""
+skipped and counted. An image is left out if its list and XML contradict each other."""
 
 ITEMS = ["Gun", "Knife", "Wrench", "Pliers", "Scissors", "Hammer"]
 HOME = "SIXray, github.com/MeioJane/SIXray (academic use only)"

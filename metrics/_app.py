@@ -118,7 +118,7 @@ def asks():
 
 
 def example():
-    """Return (map, mask): a round mask, and a map whose maximum lies next to the centre of the mask."""
+    """Return (map, mask): a round mask, and a map with its maximum next to the centre of the mask."""
     saliency = np.exp(-((UP - 0.45) ** 2 + (LEFT - 0.5) ** 2) / 0.02)
     return (255 * saliency).astype(np.uint8), 255 * DISC.astype(np.uint8)
 

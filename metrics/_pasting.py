@@ -47,7 +47,7 @@ def plan(options: dict[str, Any], predictions: Predictions) -> dict[int, list[in
 
 
 def _bijection(count: int, seed: int, pairing: int, classes: Sequence[int]) -> np.ndarray:
-    """Return `count` numbers in random order, which pair the images of H with those of L."""
+    """Return `count` numbers in random order, which pair each image of H with an image of L."""
     return np.argsort(random_bits(seed_of(seed, "pairing", pairing, *classes), count), kind="stable")
 
 

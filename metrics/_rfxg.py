@@ -32,7 +32,7 @@ class ExplainerQuestion:
     Attributes:
         target: Target that the map explains, of shape (1, K).
         value: Function of (f, g) that returns values of shape (N,). f (N, K) are the probabilities for the images with
-            removed pixels, and g (K,) are those for the whole image.
+            removed pixels, and g (K,) are the values for the whole image.
     """
 
     target: Target

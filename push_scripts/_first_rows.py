@@ -92,7 +92,7 @@ def splits(root: Path) -> dict[str, str]:
 
 
 def core(pairs: Sequence[DatasetModel], namespace: str, before: Any = None) -> Any:
-    """Return the core of a board: these datasets and those of the previous core.
+    """Return the core of a board: these datasets and the datasets of the previous core.
 
     Return None if there are no datasets.
     """
@@ -109,7 +109,7 @@ def core(pairs: Sequence[DatasetModel], namespace: str, before: Any = None) -> A
 
 
 def metrics_for(pair: DatasetModel, metrics: Sequence[str]) -> list[str]:
-    """Return those of the `metrics` for which the dataset provides all inputs."""
+    """Return the `metrics` for which the dataset provides all inputs."""
     from saliency_bench.bound_metric import load_metric
 
     return [name for name in metrics if pair.has_masks or "masks" not in load_metric(name).inputs]

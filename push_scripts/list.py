@@ -137,7 +137,7 @@ def _plugins(folder: str, with_costs: bool) -> dict[str, str]:
 
 
 def _describe(folder: str, name: str, path: Path) -> Path:
-    """Return the file whose docstring describes an item."""
+    """Return the file with the docstring that describes an item."""
     return registry.score_file(folder, name) if folder == "metrics" else path
 
 

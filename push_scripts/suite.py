@@ -101,7 +101,7 @@ def main(args: Namespace) -> int:
 
 
 def _check_metrics(args: Namespace) -> int:
-    """Check all metrics on networks whose evidence is known. Return the exit code."""
+    """Check all metrics on networks with known evidence. Return the exit code."""
     from saliency_bench.compute.preflight import check_writable
     from saliency_bench.errors import UserError
 

@@ -19,7 +19,7 @@ CHOICE = re.compile(r"invalid choice: '(?P<given>[^']*)' \(choose from (?P<known
 
 
 class Parser(argparse.ArgumentParser):
-    """Parser that raises `UserError`, and whose usage line lists only the required arguments."""
+    """Parser that raises `UserError` and lists only the required arguments in its usage line."""
 
     color = False  # `show_help` adds the colours in all versions of Python
 

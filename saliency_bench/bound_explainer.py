@@ -109,7 +109,7 @@ class Explainer:
     def __call__(
         self, classifier: nn.Module, images: Images, target: Target, *, seeds: Sequence[int] | None = None
     ) -> Maps:
-        """Return the maps of a batch, float (B, H, W). The arguments are those of `made`."""
+        """Return the maps of a batch, float (B, H, W). The arguments are the same as for `made`."""
         return self.made(classifier, images, target, seeds=seeds).maps
 
     @handlers_end_work()
@@ -359,7 +359,7 @@ def _refuse_peer(explainer: object) -> None:
 
 
 def _in_file(text: str, further: dict[str, object]) -> Explainer:
-    """Return the explainer for a function in a user's file. Its options are those in the text and in `further`."""
+    """Return the explainer for a function in a user's file, with the options in the text and in `further`."""
     function, written = user_files.function_of(text)
     explainer = as_explainer(function)
     if not (chosen := written | further):

@@ -105,7 +105,7 @@ class Metric:
 
     @property
     def range(self) -> Range:
-        """(low, high) of the scores. If the range depends on the target, it is that for a contrast of two classes."""
+        """(low, high) of the scores. If the range depends on the target, it holds for a contrast of two classes."""
         return self.limits(PLAIN_CONTRAST)
 
     @property
@@ -375,7 +375,7 @@ def as_metric(given: str | Metric | Callable[..., np.ndarray]) -> Metric:
 
 
 def _in_file(text: str, further: dict[str, object]) -> Metric:
-    """Return the metric for a function in a user's file. Its options are those in the text and in `further`."""
+    """Return the metric for a function in a user's file, with the options in the text and in `further`."""
     function, written = user_files.function_of(text)
     metric = as_metric(function)
     if not (chosen := written | further):

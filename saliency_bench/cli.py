@@ -154,7 +154,7 @@ def _leave_others() -> None:
 
 
 def _last_words(number: int, command: str, argv: list[str], args: argparse.Namespace) -> None:
-    """After a signal, print what was saved and how to resume. Ignore a closed terminal."""
+    """Print what was saved before a signal, and how to resume. Ignore a closed terminal."""
     again, note = _again(argv, args)
     launched = "the same torchrun command, with processes that run: " if "TORCHELASTIC_RUN_ID" in os.environ else ""
     by = "" if number == signal.SIGINT else f" by {signal.Signals(number).name}"

@@ -53,7 +53,7 @@ def typed_parser(command: str, words: list[str]) -> argparse.ArgumentParser:
 
 
 def _by_first_word(module: ModuleType, words: list[str]) -> argparse.ArgumentParser:
-    """Return the parser of a command whose options depend on its first argument, the name of an `INNER` item."""
+    """Return the parser of a command. Its options depend on its first argument, the name of an `INNER` item."""
     parser = Parser(prog=PROGRAM)
     names = parser.add_subparsers(metavar="NAME")
     for name, path in registry.files(module.INNER).items():

@@ -91,7 +91,7 @@ def _all_points() -> dict[str, list[EntryPoint]]:
 
 
 def _points_one_by_one() -> list[EntryPoint]:
-    """Return the entry points of all packages. For each package whose entry points are unreadable, print a warning."""
+    """Return the entry points of all packages. Print a warning for each package with unreadable entry points."""
     points: list[EntryPoint] = []
     names: set[str] = set()
     for package in distributions():

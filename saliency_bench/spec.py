@@ -77,7 +77,7 @@ def _setting(
     Args:
         about: Description of the setting, without the default.
         default: Default value. A setting without a default is required.
-        metavar: Name by which the help refers to the value.
+        metavar: Name of the value in the help.
         path: Whether the value may be a file or folder.
         repeat: Whether the option may be repeated.
         group: Heading under which the help lists the setting.

@@ -52,7 +52,7 @@ def other_names(method: ScoredCell, others: Iterable[ScoredCell]) -> list[str]:
 
 
 def notes(submission: CheckedSubmission, published: Iterable[CheckedSubmission]) -> list[str]:
-    """Return messages about cells whose scores already occur in one of the `published` submissions."""
+    """Return messages about cells with scores that already occur in one of the `published` submissions."""
     published = list(published)
     lines = []
     for other in published:

@@ -71,7 +71,7 @@ class Submission:
     Attributes:
         result: Content of `result.json`.
         recorded: Scores in the records.
-        where: Name by which messages refer to the submission.
+        where: Name of the submission in messages.
     """
 
     result: Result

@@ -258,7 +258,7 @@ def score_maps(
         metrics: Metrics. By default, all metrics that need only one map per image are used.
         out: Folder of the run. By default, it is created next to the maps and named after the method and the maps.
         partial: If true, skip images that have no map, and count them. If false, raise an error for them.
-        batch_size: Batch size. Defaults to that of the template.
+        batch_size: Batch size. Defaults to the batch size of the template.
         device: Device, as for `run`.
         with_maps: Whether to round the maps for publishing (`published_maps`: float16 with a scale) before they are
             scored, and to write them into the folder of the run.

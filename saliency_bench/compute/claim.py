@@ -59,7 +59,7 @@ def write_manifest(
 
 
 def _maps_of(spec: RunSpec, cells: Sequence[Cell]) -> dict[str, str | PythonObject]:
-    """Return {explainer id: entry in `spec.maps`} of the cells whose maps are precomputed."""
+    """Return {explainer id: entry in `spec.maps`} of the cells with precomputed maps."""
     entries = {entry.partition("=")[0] if isinstance(entry, str) else entry.name: entry for entry in spec.maps}
     explainers = [item for item in explainers_of(cells) if isinstance(item.function, PrecomputedMaps)]
     return {hash_of(item.identity): entries[item.name] for item in explainers if item.name in entries}
@@ -68,7 +68,7 @@ def _maps_of(spec: RunSpec, cells: Sequence[Cell]) -> dict[str, str | PythonObje
 def _answers_in(data: SplitTable, model: RunModel) -> dict[Role, NetworkAnswers]:
     """Return the logits of the run's networks for fixed images.
 
-    Networks whose logits are not reproducible are left out.
+    Networks with irreproducible logits are left out.
     """
     answers: dict[Role, NetworkAnswers | None] = {
         "model": answers_of(model.classifier, data.samples),

@@ -98,7 +98,7 @@ def _missing(build_report: dict) -> str | None:
 
 
 def _classes(build_report: dict) -> list[str]:
-    """Return the columns whose classes the build report counts."""
+    """Return the columns with classes that the build report counts."""
     return [column for column, counts in build_report["counts"].items() if isinstance(counts, dict)]
 
 

@@ -158,7 +158,7 @@ class FoundDataset:
 
     @property
     def hidden_masks(self) -> str | None:
-        """Name of the split whose masks are hidden, from the build report, or None."""
+        """Name of the split with hidden masks, from the build report, or None."""
         return self._report().get(HIDDEN)
 
     def load(self, split: str) -> Dataset:

@@ -229,7 +229,7 @@ def _title(dataset: str) -> str:
 
 
 def _evaluation(repo: str, log: dict, folder: Path, run: Run | None, api: HfApi) -> bytes:
-    """Return the content of the file whose scores the Hub shows on the page of the dataset."""
+    """Return the content of the file with the scores that the Hub shows on the page of the dataset."""
     dataset = log["dataset"]
     if dataset["repo"] is None:
         raise UserError(

@@ -54,7 +54,7 @@ def note_published(folder: Path, repo: str, hide: str | None) -> None:
 
 
 def _published(folder: Path) -> dict[str, str | None]:
-    """Return {repository: split whose masks it hides, or None} for all repositories published from a folder."""
+    """Return {repository: split with hidden masks, or None} for all repositories published from a folder."""
     path = folder / PUBLISHED
     content = read_json(path) if path.is_file() else {}
     if not isinstance(content, dict):

@@ -68,7 +68,7 @@ class RunImages:
         classes: Names of all classes.
         frames: {id: image, uint8 (H, W, 3)}.
         maps: {explainer: {id: map (H, W)}}.
-        explained: {id: class that the maps explain}. Images whose explained class is not a class of the dataset are
+        explained: {id: class that the maps explain}. Images with an explained class outside the dataset are
             missing.
         masks: {id: the dataset's mask, bool (H, W)}, if requested.
     """

@@ -160,7 +160,7 @@ class Pages:
         return {"overview": lambda person, sent: overview(), "votes": self.votes}
 
     def votes(self, person: Person, sent: dict[str, Any]) -> Response:
-        """Return a thumbnail whose colours show how many people have marked each pixel."""
+        """Return a thumbnail with colours that show how many people have marked each pixel."""
         unit = str(sent.get("unit"))
         if unit not in self.annotating.images.positions:
             raise UserError("this image does not exist in the study")

@@ -636,7 +636,7 @@ def test_labels_without_model_class_are_not_explained(shapes, resnet, tmp_path, 
     assert result.summary["model"]["no_class"] == len(without)
     page = result.report.read_text(encoding="utf-8")
     assert f"images not counted, because their label is not a class of the model: {len(without)}" in page
-    assert f"of the {len(rows)} samples (samples whose label is not a class of the model: {len(without)})" in page
+    assert f"of the {len(rows)} samples (samples with a label that is not a class of the model: {len(without)})" in page
     line = f"{len(without)} of {len(rows)} samples show no class of the model: they are classified, but have no maps"
     assert line in capsys.readouterr().err
     predicted = run(str(shapes), str(resnet), tmp_path / "predicted", **settings, target="predicted")

@@ -39,7 +39,7 @@ class ComparedSample:
 def samples_of(archive: Archive, key: str) -> dict[str, list[ComparedSample]]:
     """Return {"best", "worst", "most disputed": samples} for a row, or {} if its samples have no scores.
 
-    The most disputed samples are those whose scores differ most among comparable rows.
+    The most disputed samples have the scores that differ most among comparable rows.
     """
     shown, row = archive.by_key[key]
     scored = archive.sampled(row)

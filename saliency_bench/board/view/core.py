@@ -89,7 +89,7 @@ def core_as_yaml(core: Core) -> bytes:
 
 
 def not_fixed(cells: Sequence[CoreCell]) -> list[str]:
-    """Return a message for each core entry whose dataset or model is not published."""
+    """Return a message for each core entry with an unpublished dataset or model."""
     lines = []
     for cell in cells:
         missing = [kind for kind, value in (("dataset", cell.fingerprint), ("model", cell.digest)) if value is None]

@@ -176,7 +176,7 @@ def _aligned(several: Sequence[Scored]) -> list[np.ndarray]:
 
 
 def _mean(datasets: Sequence[Matched], sign: int) -> tuple[float, float | None, float | None]:
-    """Return (S, lower end, upper end), where the interval is that for these datasets."""
+    """Return (S, lower end, upper end). The interval holds for these datasets."""
     pooled, error, far = _pooled(datasets)
     value, low, high = (pooled if far is None else widened_over_datasets(pooled, error, far)).known
     value = sign * (value or 0.0) + 0.0  # avoids -0

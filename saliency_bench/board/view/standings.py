@@ -43,7 +43,7 @@ class Standings:
 
     @cached_property
     def _in_core(self) -> list[tuple[CoreCell, ShownRow, Row]]:
-        """Rows whose dataset and model match the core by hash, and whose settings are the defaults."""
+        """Rows that match the core's dataset and model by hash and use the default settings."""
         core = self.core.datasets if self.core else []
         cells = {(cell.fingerprint, cell.split, cell.digest): cell for cell in core if cell.fixed}
         rows = []

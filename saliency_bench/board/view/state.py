@@ -37,7 +37,7 @@ SORTS: Final = tuple(name for name in COLUMNS if name != "device")
 
 @dataclass(frozen=True)
 class View:
-    """What the page displays. Each filter (`dataset` to `status`) contains the accepted values; () accepts all values.
+    """Selections of a page. Each filter (`dataset` to `status`) contains the accepted values; () accepts all values.
 
     Attributes:
         tab: One of PAGES.

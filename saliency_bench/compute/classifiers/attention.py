@@ -366,7 +366,7 @@ def _gradient(total: Tensor, inputs: Tensor) -> Tensor | None:
 
 
 def _is_stem_operation(function: Any) -> bool:
-    """Return whether a function is a normalisation, activation or pooling, all of which return a feature map."""
+    """Return whether a function is a normalisation, activation or pooling. All of these return a feature map."""
     name = getattr(function, "__name__", "").strip("_")
     return name.endswith(("_norm", "pool2d")) or name in ("relu", "gelu", "silu", "hardswish", "dropout")
 

@@ -329,7 +329,7 @@ class Classifier(nn.Module):
         return self
 
     def taking_normalised(self) -> "Classifier":
-        """Return a classifier with the same weights whose inputs are normalised images.
+        """Return a classifier with the same weights that takes normalised images.
 
         Gradients then refer to these inputs.
         """

@@ -301,7 +301,7 @@ def _is_plain(module: nn.Module, kind: type[Layer]) -> TypeGuard[Layer]:
 
 
 def _folded(classifier: Classifier, pairs: list[tuple[str, str]]) -> Classifier:
-    """Return a channels-last copy with the pairs folded. It shares all weights except those of the convolutions."""
+    """Return a channels-last copy with the pairs folded. Only the convolutions have their own weights."""
     shared = chain(classifier.parameters(), classifier.buffers())
     memo: dict[int, object] = {id(tensor): tensor for tensor in shared}
     fused = copy.deepcopy(classifier, memo | {id(classifier.frame): classifier.frame})

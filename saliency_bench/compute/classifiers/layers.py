@@ -339,7 +339,7 @@ def last_feature_map(classifier: Classifier, images: Images, pixels: int = 1) ->
 
 
 def _feature_maps(classifier: Classifier, images: Images, pixels: int = 1) -> list[str]:
-    """Return the modules whose output is a map of more than `pixels` pixels, in the order in which they finish.
+    """Return the modules that output a map of more than `pixels` pixels, in the order in which they finish.
 
     Modules inside a block are left out if the block's own map is no larger than `pixels` (the first convolutions of a
     block that halves the map), because other branches of the block bypass them. A Sequential, a module that contains

@@ -352,7 +352,7 @@ class ExplainerShell(_InstalledShell):
         return " or ".join(dict.fromkeys(filter(None, (declared.undefined, declared.absent)))) or self.LEFT_OUT
 
     def left_out(self, scores: np.ndarray) -> np.ndarray:
-        """Return which samples are left out, Bool (B,): those whose score, or every part of whose score, is NaN."""
+        """Return which samples are left out, Bool (B,), because the score, or every part of the score, is NaN."""
         return np.isnan(scores).reshape(len(scores), -1).all(axis=1)
 
     def value(self, scores: np.ndarray, options: dict[str, Any]) -> float | list[float]:

@@ -76,6 +76,6 @@ def _neighbours(height: int, width: int) -> Iterator[tuple[int, tuple[slice, sli
 
 
 def _shifted(step: int, length: int) -> tuple[slice, slice]:
-    """Return (positions whose neighbour at this step is inside the image, positions of these neighbours)."""
+    """Return (positions with a neighbour inside the image at this step, positions of these neighbours)."""
     start, stop = max(0, -step), length - max(0, step)
     return slice(start, stop), slice(start + step, stop + step)

@@ -92,7 +92,7 @@ def is_unnamed(labels: Sequence[str]) -> bool:
 
 
 def _against(model: list[str] | None) -> int | None:
-    """Return the class of a two-class model whose name is "not" plus the other class's name, or None."""
+    """Return the class of a two-class model that is named "not" plus the other class's name, or None."""
     names = list(map(_plain, model or []))
     if len(names) != 2:
         return None

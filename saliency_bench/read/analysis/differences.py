@@ -233,7 +233,7 @@ def _other_versions(first: "Run", second: "Run") -> str:
 
 
 def _shared_samples(first: CellScores, second: CellScores) -> tuple[list[str], np.ndarray, np.ndarray]:
-    """Return (ids of the common samples in the order of `first`, their indices in `first`, those in `second`)."""
+    """Return (ids of the common samples in the order of `first`, indices in `first`, indices in `second`)."""
     ids = [image_id for image_id in first.ids if image_id in second.position]
     in_first = np.array([first.position[image_id] for image_id in ids], dtype=int)
     in_second = np.array([second.position[image_id] for image_id in ids], dtype=int)

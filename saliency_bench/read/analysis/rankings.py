@@ -105,7 +105,7 @@ def rank_correlations(means: Means, codes: np.ndarray, seed: int) -> tuple[Estim
 
 
 def _decided(means: Means, codes: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the signs (k, k) of the gaps on both metrics; 0 for a pair whose order the samples do not decide."""
+    """Return the signs (k, k) of the gaps on both metrics; 0 for a pair if the samples do not decide its order."""
     gaps, draws = (
         np.stack([column[:, :, None] - column[:, None, :] for column in columns], axis=1)
         for columns in (means(np.ones((1, len(codes)))), _drawn_means(means, codes, seed))

@@ -170,7 +170,7 @@ def _tables(comparison: Comparison, names: Sequence[str]) -> list[dict]:
 
 
 def _tagged(rows: list[TableRow], comparison: Comparison, names: Sequence[str]) -> list[dict]:
-    """Return the rows of one table. Each cell has tags and, if its score repeats that of another run, its name."""
+    """Return the rows of one table. Each cell has tags and, if it repeats a score, the name of the run with it."""
     conflicting = {conflict.cell_id for conflict in comparison.conflicts}
 
     def entry(row: TableRow, index: int, cell: CellResult) -> dict:

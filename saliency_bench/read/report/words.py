@@ -277,7 +277,7 @@ def left_out(run: Run) -> list[str]:
             if (computed := scored + sum(dict(without).values())) < used:  # other runs cover more samples
                 missing += f"; computed on {count(computed)} of the {count(used)} samples"
                 if run.summary["target"] == "label" and (unknown := run.summary["model"].get("no_class")):
-                    missing += f" (samples whose label is not a class of the model: {count(unknown)})"
+                    missing += f" (samples with a label that is not a class of the model: {count(unknown)})"
             within = f" in {count(clusters)} groups" if clusters < scored else ""
             among = f" ({reasons(dict(marked))})" if marked else ""
             lines.append(f"{column.name}{explainers}: n = {count(scored)}{within}{among}{missing}")

@@ -61,7 +61,7 @@ def candidates(classifier: Classifier, images: Images, target: Target) -> tuple[
 
 
 def candidate_of(explainer: Explainer, images: Images) -> Candidate:
-    """Create a candidate from an explainer. Its cost is that for images of this size."""
+    """Create a candidate from an explainer, with its cost for images of this size."""
     height, width = images.shape[2:]
     passes = explainer.declaration.passes_of(dict(explainer.options), height, width)
     return Candidate(str(explainer), explainer, passes)
@@ -109,7 +109,7 @@ def _settings(name: str, classifier: Classifier, images: Images) -> Iterator[str
 
 
 def _earlier_layer(classifier: Classifier, images: Images) -> str | None:
-    """Return the last layer whose feature map is larger than that of Grad-CAM's layer, or None."""
+    """Return the last layer with a larger feature map than Grad-CAM's layer, or None."""
     try:
         layout = layout_of(classifier, images, cam_layer(classifier, images))
     except UserError:  # the network has no feature maps, but some explainers with a layer option do not need them

@@ -323,7 +323,7 @@ def _describe(candidate: Candidate, layer: str) -> dict[str, Any]:
 def _field(
     spec: RunSpec, classifier: Classifier, images: Images, request: _Request, metrics: Sequence[str], first: int
 ) -> _Field:
-    """Return the candidates and their costs. Candidates whose first rounds would take too long are excluded."""
+    """Return the candidates and their costs. A candidate is excluded if its first rounds would take too long."""
     chosen, not_tried = _candidates(classifier, images[:1], request.explainers)
     given = {str(metric): metric for metric in map(as_metric, request.metrics)}
     decisive = [given.get(name) or as_metric(name) for name in metrics]

@@ -12,11 +12,11 @@ class ChoiceQuestion:
     """A question, the metrics used to answer it, and the limits of the answer.
 
     Attributes:
-        name: Name by which the command refers to the question.
+        name: Name of the question in the command.
         about: Text that completes "the best for ...".
         metrics: Metrics, each of which is evaluated separately.
         silent: Description of what the answer does not show.
-        complement: Name of the question whose answer shows what `silent` describes, or "".
+        complement: Name of the question that answers what `silent` describes, or "".
         masks: Whether the metrics need masks.
         baselines: Whether a method must beat the baselines. False if the baselines are best by design.
     """

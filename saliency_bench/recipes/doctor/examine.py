@@ -129,7 +129,7 @@ def _add(examined: Examined, read: ReadBatch, rows: list[dict]) -> None:
 
 
 def _baseline_maps(model: RunModel, batch: Batch, rows: list[dict], seed: int) -> dict[str, np.ndarray]:
-    """Return {baseline: maps}. They equal those of a run with this seed. Random maps also depend on the target."""
+    """Return {baseline: maps}, equal to the maps of a run with this seed. Random maps also depend on the target."""
     question = model.question
     terms = [
         question.target_of(row, np.asarray(row["logits"]))

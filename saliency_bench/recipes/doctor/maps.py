@@ -221,7 +221,7 @@ def _problem(images: Images, maps: Maps | None, faults: Mapping[int, str]) -> st
 
 
 def _all_same(first: Tensor, second: Tensor) -> bool:
-    """Return whether all maps (or images) in the first batch equal those in the second up to rounding."""
+    """Return whether the maps (or images) in two batches are equal up to rounding."""
     difference = (first - second).flatten(1).norm(dim=1)
     return bool((difference <= SAME * first.flatten(1).norm(dim=1)).all())
 

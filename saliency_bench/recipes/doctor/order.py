@@ -147,7 +147,7 @@ def _score(fit: Fit, labels: np.ndarray, predictions: np.ndarray, half: np.ndarr
 
 
 def _score_of_most_common(labels: np.ndarray, half: np.ndarray) -> np.ndarray:
-    """Return scores (n,): 1 for images whose class is the most common one in the other half."""
+    """Return scores (n,): 1 for images of the most common class in the other half."""
     right = np.zeros(len(labels))
     for chosen in (half, ~half):
         if (~chosen).any():

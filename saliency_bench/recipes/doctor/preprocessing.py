@@ -74,7 +74,7 @@ def _check(kind: str, examined: Examined, judged: dict[Variant, Gain]) -> Check:
 def reconciled(
     order: Check, assignment: ClassAssignment | None, preprocessing: list[Check], accuracy: Mark
 ) -> list[Check]:
-    """Return the checks, of which at most one is marked wrong.
+    """Return the checks. At most one of them is marked wrong.
 
     A wrong order of classes and wrong preprocessing can explain the same mistakes. The check whose alternative reaches
     the highest accuracy is marked wrong. The other checks cannot be judged until this cause is fixed. If the accuracy

@@ -1,4 +1,4 @@
-"""Check the metrics on networks whose correct map is known.
+"""Check the metrics on networks with a known correct map.
 
 Each metric should score this map higher than damaged maps.
 """

@@ -1,4 +1,4 @@
-"""Explainers that return the correct map of a network whose evidence is known, and damaged versions of this map."""
+"""Explainers that return the correct map of a network with known evidence, and damaged versions of this map."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def shifted(classifier: Classifier, images: Images, target: Target) -> Maps:
 
 
 def blurred(classifier: Classifier, images: Images, target: Target) -> Maps:
-    """Return the correct map, blurred with a Gaussian whose standard deviation is three pixels."""
+    """Return the correct map, blurred with a Gaussian with a standard deviation of three pixels."""
     size = 2 * round(3 * SIGMA) + 1
     return gaussian_blur(right_map(classifier, images, target), [size, size], [SIGMA, SIGMA])
 

@@ -1,4 +1,4 @@
-"""Pictures for networks whose evidence is known: an object, a coloured patch, a striped patch, and weaker rivals.
+"""Pictures for networks with known evidence: an object, a coloured patch, a striped patch, and weaker rivals.
 
     object layout   both patches are on the object
     scene layout    the coloured patch is on the object, the striped patch is next to the object

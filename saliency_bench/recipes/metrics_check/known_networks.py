@@ -24,12 +24,12 @@ AGAINST = 0.2  # weight of a feature against each other class, relative to the w
 
 
 class KnownEvidence(nn.Module):
-    """A network whose evidence is known: it maps images (B, 3, H, W) to logits (B, K).
+    """A network with known evidence, which maps images (B, 3, H, W) to logits (B, K).
 
     Args:
         features: Convolution that detects features.
         head: A 1 x 1 convolution from features to classes.
-        gate: Factors by which the evidence is multiplied, (K, H, W) or (1, 1, 1).
+        gate: Factors that multiply the evidence, (K, H, W) or (1, 1, 1).
     """
 
     gate: Tensor

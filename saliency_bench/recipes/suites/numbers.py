@@ -288,7 +288,7 @@ def _over_models(numbers: Sequence[Number]) -> tuple[Estimate, float] | None:
 
 
 def correlation(first: Sequence[Number], second: Sequence[Number], signs: Sequence[int], kind: str) -> Number:
-    """Correlate two metrics across table entries. The interval is that of `over_points`; tau-b has no interval.
+    """Correlate two metrics across table entries. The interval comes from `over_points`; tau-b has no interval.
 
     Args:
         first: Numbers for one metric.

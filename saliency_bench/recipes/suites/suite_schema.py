@@ -616,5 +616,5 @@ def matching_parts(part: str, names: Iterable[str]) -> list[str]:
 
 
 def identity_of(spec: RunSpec) -> dict[str, Any]:
-    """Return the settings that determine a run's folder, which are all settings except those in `FREE`."""
+    """Return the settings that determine a run's folder: all settings that are not in `FREE`."""
     return {name: value for name, value in spec if name not in FREE}

@@ -1,4 +1,4 @@
-"""Run a paper's paired t-test and this package's paired test, for tables whose paper reports significance.
+"""Run a paper's paired t-test and this package's paired test, for tables of papers that report significance.
 
 The t-test is not adjusted for multiple comparisons and treats the images of a cluster as independent. This package's
 test (`read/statistics/paired_test.py`) is adjusted and compares clusters. The number of significant differences

@@ -89,7 +89,7 @@ def configuration(
 
 
 def _rateable(images: RunImages) -> list[str]:
-    """Return the images whose maps explain one class.
+    """Return the images with maps that explain one class.
 
     If masks are rated, the images must also have a mask of this class.
     """
@@ -130,7 +130,7 @@ class Assess:
         return [list(maps) for _, maps in groupby(assigned, key=lambda assignment: pair_of(assignment.unit)[0])]
 
     def _draw(self, person: str, everyone: list[Assignment]) -> list[str]:
-        """Select maps for a person: those of the images with the fewest raters, and those of the attention checks.
+        """Select maps for a person: of the images with the fewest raters, and of the attention checks.
 
         At most `raters` people rate an image.
         """

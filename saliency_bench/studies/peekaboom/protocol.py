@@ -198,7 +198,7 @@ class Peekaboom:
         return 1.0 if question.is_check else self.exposures[question.step]
 
     def choices(self, person: str, unit: str) -> list[str]:
-        """Return the labels to choose from, one of which is correct.
+        """Return the labels to choose from. One of them is correct.
 
         The image determines the labels. The image and the person determine their order.
         """
