@@ -67,7 +67,8 @@ class Comparison:
 
     def numbers(self, merged: "Run") -> list[int]:
         """Return the numbers of the runs, counted from 1, that were merged into a run."""
-        return [number for number, run in enumerate(self.runs, start=1) if any(run is one for one in merged.members)]
+        members = merged.members
+        return [number for number, run in enumerate(self.runs, start=1) if any(run is member for member in members)]
 
     @cached_property
     def differences(self) -> list[RunDifference]:
