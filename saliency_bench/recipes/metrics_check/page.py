@@ -115,10 +115,10 @@ for colours.
 
 Each cell shows the detection rate, its 95 % interval (Wilson) and the number of ties. The detection rate is the share
 of pictures in which the correct map has the better score. A tie counts as half. n is {n} pictures, or fewer if a metric
-has no score for some pictures. According to the corrected sign test, the metric detects the damage if a cell is
-**bold**, and the damage misleads the metric if a cell is *italic*. The interval may disagree with the sign test, for
-two reasons: the interval is not corrected for multiple testing, and it is wider than necessary if many scores are tied.
-The colour, position, context and control networks use the same pictures.
+has no score for some pictures. According to the corrected sign test, the metric detects the damage in **bold** cells,
+and the damage misleads the metric in *italic* cells. The interval may disagree with the sign test, for two reasons: the
+interval is not corrected for multiple testing, and it is wider than necessary if many scores are tied. The colour,
+position, context and control networks use the same pictures.
 
 {tables}
 
@@ -334,8 +334,8 @@ def alignment(counts: Sequence[Count]) -> str:
     lines = ["The context network bases its decision on stripes beside the object and ignores the object, so its "
              "correct map is outside the mask. The colour network uses a part of the object. The control is the colour "
              "network with a mask of this part. The table shows the share of pictures in which the correct map scores "
-             "higher than a map of the whole object, in the same format as [all numbers](#all-numbers). Except in the "
-             "control, the map of the whole object marks nearly the same pixels as the mask.", "",
+             "higher than a map of the whole object, in the same format as in the section [All numbers](#all-numbers). "
+             "Except in the control, the map of the whole object marks nearly the same pixels as the mask.", "",
              "| metric | context | colour | control |", "|---|---|---|---|"]  # fmt: skip
     for name in names:
         if name in cells:
@@ -419,8 +419,8 @@ def on_grey(counts: Sequence[Count]) -> list[str]:
             if (grey, kind) in rates:
                 lines.append(f"- Test of this explanation, with {name_of(black)} and the {kind} network: if removed "
                              "pixels are black, the correct map scores higher than the blurred map for "
-                             f"{percent(rates[black, kind])} of the pictures; if removed pixels have the "
-                             f"grey of the scene, for {percent(rates[grey, kind])} of the pictures. "
+                             f"{percent(rates[black, kind])} of the pictures; if they have the same grey as the "
+                             f"scene, it does so for {percent(rates[grey, kind])} of the pictures. "
                              "A tie counts as half.")  # fmt: skip
     return lines
 
