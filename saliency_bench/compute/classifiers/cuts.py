@@ -33,9 +33,9 @@ def is_full_cut(classifier: Classifier, image: Images, module: nn.Module, runs: 
     """Return whether the logits do not depend on the image while the last output of a module is held fixed.
 
     Two images are passed through the network. In the second pass, the module returns its output for the first image.
-    The logits of both passes must be equal and have no gradient at either image. Comparing values alone would miss
-    effects that are small relative to large logits. Checking gradients alone would miss parts that are computed without
-    gradients (a frozen branch).
+    The logits of both passes must be equal and must have no gradient with respect to either image. Comparing values
+    alone would miss effects that are small relative to large logits. Checking gradients alone would miss parts that are
+    computed without gradients (a frozen branch).
 
     Args:
         classifier: The network.

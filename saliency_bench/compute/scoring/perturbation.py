@@ -44,11 +44,11 @@ class Curves:
         seeds: One seed per image, for the references "noise", "linear" and "gaussian"; None means 0 to B-1.
 
     The pictures of one path of one image share passes (`passes.forward_many`). A probability is therefore bit-identical
-    for the same image, map and number of counts of the path, independent of earlier calls and of the order and number
-    of samples. `passes` counts the images that went through the classifier. `undefined`, Bool (B,), marks samples whose
+    for the same image, map and number of counts of the path, regardless of earlier calls and of the order and number
+    of samples. `passes` counts the images passed through the classifier. `undefined`, Bool (B,), marks samples whose
     results are NaN because a picture has no probabilities (`compute.targets.no_probabilities`).
 
-    Raises: UserError if maps and images differ in size, or target and classifier in the number of classes.
+    Raises: UserError if maps and images differ in size, or if target and classifier differ in the number of classes.
     """
 
     def __init__(
