@@ -137,7 +137,7 @@ def check_gradient(classifier: Classifier, images: Images, module: nn.Module | N
     Args:
         classifier: The network.
         images: Images (B, 3, H, W).
-        module: The gradients are taken with respect to the last output of this module, or to the images if None.
+        module: The gradients are taken with respect to the last output of this module, or to the images if it is None.
     """
     if classifier not in _named and is_gradient_partial(classifier, images[:1], module):
         _named.add(classifier)
