@@ -351,7 +351,7 @@ class ExplainerShell(_InstalledShell):
         return " or ".join(dict.fromkeys(filter(None, (declared.undefined, declared.absent)))) or self.LEFT_OUT
 
     def left_out(self, scores: np.ndarray) -> np.ndarray:
-        """Return whether each sample is left out, Bool (B,), because its score or every part of it is NaN."""
+        """Return whether each sample is left out, Bool (B,): its score, or every part of it, is NaN."""
         return np.isnan(scores).reshape(len(scores), -1).all(axis=1)
 
     def value(self, scores: np.ndarray, options: dict[str, Any]) -> float | list[float]:
