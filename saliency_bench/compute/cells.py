@@ -86,7 +86,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class KeptMaps:
-    """One explainer's maps in a run that stores maps. Like a cell, the maps are planned and can be resumed."""
+    """One explainer's maps in a run that stores maps. They are planned and resumed in the same way as cells."""
 
     explainer: Explainer
 

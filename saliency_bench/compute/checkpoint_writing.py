@@ -24,7 +24,7 @@ LOG = "training_log.json"
 
 
 def start_of(model: Any) -> Any:
-    """Find the pretrained weights that a Hub id or folder names. A transformers config is returned unchanged.
+    """Find the pretrained weights for a Hub id or folder. A transformers config is returned unchanged.
 
     Raises:
         UserError: The model cannot be found, or transformers cannot save it.

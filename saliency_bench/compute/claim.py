@@ -23,7 +23,7 @@ from saliency_bench.utils.hashing import hash_of
 def write_manifest(
     store: RunStore, data: SplitTable, model: RunModel, cells: Sequence[Cell], *, ask: bool = False
 ) -> Manifest:
-    """Merge the manifests of this call and of all earlier calls of `run`, write run.json, and return the result.
+    """Merge the manifests of this call and all earlier calls of `run`, write run.json, and return the merged manifest.
 
     Cells whose partners are not yet known are left out.
 

@@ -44,9 +44,9 @@ def thumbnail_rows(maps: Maps, positions: Sequence[int]) -> pa.Table:
 def choose(folder: Path, cells: Sequence[CellResult]) -> list[tuple[str, str]]:
     """Return [(image id, category)] of the best, worst and most disputed samples.
 
-    For best and worst, samples are ranked by the first metric's mean score over explainers; for most disputed, by how
-    much the explainers' scores differ. Baselines are ignored. If no metric scores individual samples, the first scored
-    samples are returned.
+    For "best" and "worst", samples are ranked by the first metric's mean score over explainers; for "most disputed", by
+    how much the explainers' scores differ. Baselines are ignored. If no metric scores individual samples, the first
+    scored samples are returned.
     """
     scoring = of_samples(cells)
     if not scoring:

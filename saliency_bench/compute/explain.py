@@ -38,7 +38,7 @@ class Explained:
         maps: Maps, Float (B, H, W), with zeros in place of a map that is not finite; None if the explainer raised an
             error.
         faults: {index in the batch: what is wrong with the map}.
-        passes: Number of images that went through the classifier.
+        passes: Number of images passed through the classifier.
         halved: Number of times that the batch was halved to fit in memory.
         reliability: Reliability of each map, as in `MadeMaps`.
         draws: Number of random draws that each map averages, as in `MadeMaps`.
@@ -186,9 +186,9 @@ def _alone(explainer: Explainer, images: int) -> tuple[Explainer, list[range]]:
 def mixes_images(classifier: Classifier, images: Images, logits: Sequence[float]) -> bool:
     """Return whether the logits or the gradient of an image depend on the other images of its batch.
 
-    The logits of the last image alone are compared with its logits in the batch, and with its logits in a batch with a
-    darker copy. Explainers may create such copies. In addition, the logits of each of two images must have no gradient
-    at the other image.
+    The logits of the last image when it is classified alone are compared with its logits in the batch, and with its
+    logits in a batch with a darker copy. Explainers may create such copies. In addition, the logits of each of two
+    images must have no gradient with respect to the other image.
 
     Args:
         classifier: The network.

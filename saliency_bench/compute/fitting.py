@@ -55,7 +55,7 @@ class LabelledImages(Protocol):
 
 
 class Rows:
-    """Rows of a dataset. If all prepared images fit in memory, they are prepared only once, else again for each batch.
+    """Rows of a dataset. Images are prepared once if all of them fit in memory, and otherwise again for each batch.
 
     Args:
         classifier: Classifier that prepares the rows.

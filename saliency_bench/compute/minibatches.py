@@ -107,7 +107,7 @@ def torch_dataset(
             nearest-neighbour interpolation. Pixels that they add by rotating or padding are not part of the object,
             whatever their `fill` is.
         label_column: Column with the labels: class labels, text or whole numbers.
-        mask_values: Which pixel values of a mask mark the object, as in `run`.
+        mask_values: Pixel values that mark the object in a mask, as in `run`.
         **options: `source`, `revision` and options of synthetic datasets, as in `load_dataset`.
 
     Raises:

@@ -55,7 +55,7 @@ def misfits_of(explainers: Sequence[Explainer], store: RunStore, data: SplitTabl
     Explainers that already have cells in the folder are not tested again. Call from the main process only.
 
     Raises:
-        UserError: No explainer except baselines works with the network, or one does not and the run is strict.
+        UserError: Only baselines work with the network, or the run is strict and an explainer does not work with it.
     """
     names = registry.names("explainers")
     asking = [item for item in explainers

@@ -43,7 +43,7 @@ class PrecomputedMaps:
         return zip(self.ids, self.maps, strict=True)
 
     def __call__(self, classifier: object, images: Images, target: Target, *, seeds: Sequence[int]) -> Maps:
-        """Return the maps (B, H, W) of images, which are looked up by seed. The map is NaN if an image has none."""
+        """Look up the maps (B, H, W) of these images by seed. The map is NaN for an image without a map."""
         maps = np.full((len(images), *images.shape[2:]), np.nan, dtype=np.float32)
         for index, seed in enumerate(seeds):
             content = _content(images[index], target[index])

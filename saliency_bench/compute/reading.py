@@ -52,7 +52,7 @@ class SplitRows:
         digests: Digests of the pictures from which the fingerprint was computed (`fingerprints.picture_digest`); None
             if the fingerprint has not been computed yet.
         further: {column that metrics need: digests of its pictures, empty for a column without pictures}.
-        mask_values: Which pixel values of a mask mark the object, as in `Classifier.prepare`.
+        mask_values: Pixel values that mark the object in a mask, as in `Classifier.prepare`.
     """
 
     rows: datasets.Dataset

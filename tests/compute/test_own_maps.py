@@ -181,8 +181,8 @@ def header(shape, dtype="<f4"):
     (np.array([[Bomb()]], dtype=object), "not numbers"),  # no pickle is loaded
     (b"", "is not a .npy file"),
     (b"PK\x03\x04 an archive", "is not a .npy file"),
-    (header((32, 32)), "which does not match its header"),  # the header promises more data than the file contains
-    (header((32, 32)) + bytes(5000), "which does not match its header"),
+    (header((32, 32)), "does not match its header"),  # the header promises more data than the file contains
+    (header((32, 32)) + bytes(5000), "does not match its header"),
     (header((2**40, 2**40)) + bytes(16), "but the prepared images are"),  # no memory is allocated
     (header((32, 32), "|O") + b"\x80\x04K\x01.", "not numbers"),
     (b"\x93NUMPY\x01\x00\x10\x00__import__('os')", "is not a .npy file"),
@@ -240,7 +240,7 @@ def test_invalid_parquet_maps_are_rejected(blank, values, tmp_path):
         (ids, [[None] * 1024, *good[1:]], "the map contains null"),
         (ids, [[[0.0] * 32] * 31 + [[0.0] * 31]] * COUNT, "differ in length"),
         (ids, ["x"] * COUNT, "map contains string, not lists of numbers"),
-        (list(range(COUNT)), good, "image_id must be string"),
+        (list(range(COUNT)), good, "image_id must have the type string"),
         (ids * 2, good * 2, "22 rows for 11 images"),
         (ids, [np.zeros(4096)] * COUNT, "more numbers than maps of 32 x 32"),
     ):

@@ -381,7 +381,7 @@ def test_evaluate_module_matches_area_of_a_run(name):
     right = np.random.default_rng(3).random((7, len(EXPOSURES) * 2)) < 0.7
     expected = retrained_area(right.astype(float), {"trainings": 2}).mean()
     assert area(right.mean(axis=0), np.repeat(EXPOSURES, 2)) == pytest.approx(expected, abs=1e-15, rel=0)
-    with pytest.raises(ValueError, match="an accuracy must be a share from 0 to 1; got 90"):
+    with pytest.raises(ValueError, match="an accuracy must be a number from 0 to 1; got 90"):
         area([90, 80], [0, 1])
     with pytest.raises(ValueError, match="two or more exposures"):
         area([0.9, 0.8], [0, 0])

@@ -256,7 +256,7 @@ def test_missing_columns_error_lists_available_columns(rows, run, capsys):
     refused('no column "image" with images, only the columns picture, label, mask', run,
             rows.rename_column("image", "picture"))  # fmt: skip
     numbered = rows.remove_columns("label").add_column("label", [1, 0, 0, 1, 1, 0])
-    refused(r"contains int64 without class names; add names with dataset\.cast_column", run, numbered)
+    refused(r"has the type int64 and no class names; add names with dataset\.cast_column", run, numbered)
 
 
 def test_run_without_masks_skips_only_mask_metrics(rows, run, capsys):

@@ -106,7 +106,7 @@ except ImportError as error:
     print(error)
 """
     done = run([sys.executable, "-S", "-c", script], home, PYTHONPATH=str(only_evaluate))
-    message = "saliency_insertion runs the classifier, which needs saliency-bench; run `pip install saliency-bench`\n"
+    message = "saliency_insertion needs saliency-bench to run the classifier; run `pip install saliency-bench`\n"
     assert done.stdout == message
 
 

@@ -7,9 +7,9 @@
 
 Neither the model nor its library is changed. Inside `with`, fused attention (`scaled_dot_product_attention`,
 `nn.MultiheadAttention`) is computed as softmax(q k^T scale) v, and the output of each softmax is stored. This also
-works for timm, torchvision and your own modules. To identify the tokens, gradients for a noise picture show which
-pixels each patch token comes from and which tokens the head reads. This step runs once per classifier and image size.
-It also covers parts of the network that disable gradients.
+works for timm, torchvision and your own modules. The tokens are identified from gradients for a noise picture. These
+show the pixels that each patch token comes from and the tokens that the head reads. This step runs once per classifier
+and image size. It also covers parts of the network that disable gradients.
 """
 
 from collections.abc import Iterator
@@ -59,7 +59,7 @@ class Tokens:
 
 
 class AttentionRecorder(TorchFunctionMode):
-    """Context manager that makes the network compute attention unfused, and stores the attention matrices.
+    """Context manager that computes the network's attention without fused kernels, and stores the attention matrices.
 
     Args:
         start: First block whose matrices get gradients; None if no block needs gradients.
@@ -109,7 +109,7 @@ class AttentionRecorder(TorchFunctionMode):
         return function(*args, **kwargs)
 
     def read(self, matrix: Tensor) -> Tensor:
-        """Return how much the tokens that the head reads attend to each patch, (B, h, w), given a matrix (B, T, T).
+        """Return the attention to each patch, (B, h, w), of the tokens that the head reads, given a matrix (B, T, T).
 
         If the head reads a class token, the result is the row of this token. If it reads several types of tokens
         (class, distillation, or the mean of the patches, which counts as one token), the result is the mean of their
@@ -138,17 +138,17 @@ class AttentionRecorder(TorchFunctionMode):
         sequences = all(x is not None and x.shape[:-1] == (len(images), tokens) for x in self.inputs)
         if self._windows_or_stages(len(images)):
             raise UserError(
-                f"{classifier.id} does not attend from all patches to all patches in every block (it may have windows "
-                "or stages as in Swin, MaxViT and PVT, attention over channels as in XCiT, or a class token that joins "
-                f"late as in CaiT), so its attention is not a map over patches; {FIX_OF_STAGES}"
+                f"the attention of {classifier.id} is not a map over patches, because some blocks do not attend from "
+                "all patches to all patches (the network may have windows or stages as in Swin, MaxViT and PVT, "
+                f"attention over channels as in XCiT, or a class token that joins late as in CaiT); {FIX_OF_STAGES}"
             )
         if self._pools_by_attention(tokens):
             raise UserError(f"{classifier.id} {POOLING_HEAD}")
         if not squares or not sequences or self.convolved_after:
             raise UserError(
-                f"{classifier.id} does not attend from all patches to all patches in every block (it may use windows, "
-                "pooled or mixed heads, or convolutions between blocks), so its attention is not a map over patches; "
-                f"{FIX}"
+                f"the attention of {classifier.id} is not a map over patches, because some blocks do not attend from "
+                "all patches to all patches (the network may use windows, pooled or mixed heads, or convolutions "
+                f"between blocks); {FIX}"
             )
 
     def _weights(self, need_weights: bool = True, average_attn_weights: bool = True, **others: Any) -> Tensor | None:

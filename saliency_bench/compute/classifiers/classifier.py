@@ -105,7 +105,7 @@ class Classifier(nn.Module):
         compiled: Whether the faster copy of the network (`fast_forward`) is compiled.
         passes: Number of images passed through the network.
         halved: Number of times that memory ran out during a pass, while a faster copy was made, or while pictures were
-            computed on crops (`windows`). A pass is then repeated with half the batch.
+            classified from crops (`windows`). A pass is then repeated with half the batch size.
     """
 
     mean: Tensor
@@ -329,7 +329,7 @@ class Classifier(nn.Module):
         return self
 
     def taking_normalised(self) -> "Classifier":
-        """Return a classifier with the same weights that takes normalised images.
+        """Return a classifier that has the same weights but takes normalised images.
 
         Gradients then refer to these inputs.
         """
@@ -535,7 +535,7 @@ class Classifier(nn.Module):
             rows: Dicts with `image` and, if available, `mask`, `label` and `image_id`; or a slice of a dataset (a dict
                 of lists).
             columns: Names of additional columns. Pictures in these columns are preprocessed like the images.
-            mask_values: Which pixel values of a mask mark the object, as one or several choices: a value (1), a value
+            mask_values: Pixel values that mark the object in a mask, as one or several choices: a value (1), a value
                 and all values above it ("128+"), a colour ("#ff0000"), "nonzero" or "alpha". By default a mask must
                 contain 0 and one other value. Any other mask is left out, and the batch's `left_out` contains the
                 reason.

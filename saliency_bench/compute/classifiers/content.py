@@ -6,9 +6,9 @@ Numbers, text and containers are hashed by value and order, and tensors and arra
 and classes are hashed by their code and the globals that the code names, and objects by their class and attributes.
 Functions and classes of libraries and of this package are hashed by name. Devices are ignored.
 
-Values that a forward pass changes are left out individually. A `Place` refers to such a value: it is the pair (id of
-the object that contains the value, name), for an attribute, a global, or an item of a list or dict. `changed` returns
-the places whose values differ between two hashes, and the next hash leaves out only the values at these places.
+Values that a forward pass changes are left out individually. A `Place` refers to such a value (an attribute, a global,
+or an item of a list or dict) by the pair (id of the object that contains the value, name). `changed` returns the places
+whose values differ between two hashes, and the next hash leaves out only the values at these places.
 """
 
 import copyreg
@@ -373,9 +373,9 @@ class ContentHasher:
 def changed(before: ContentHasher, after: ContentHasher) -> set[Place]:
     """Return the innermost places at which a value that was hashed twice has changed.
 
-    A place that still refers to the same object is not returned if only a place inside this object differs. If items
-    were added to or removed from a list or dict, the whole list or dict counts as changed, because the next pass may
-    add more.
+    If a place still refers to the same object and only a place inside this object differs, only the inner place is
+    returned. If items were added to or removed from a list or dict, the whole list or dict counts as changed, because
+    the next pass may add more.
     """
     nothing = (b"", 0)
     both = {

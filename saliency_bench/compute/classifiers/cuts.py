@@ -33,9 +33,9 @@ def is_full_cut(classifier: Classifier, image: Images, module: nn.Module, runs: 
     """Return whether the logits do not depend on the image while the last output of a module is held fixed.
 
     Two images are passed through the network. In the second pass, the module returns its output for the first image.
-    The logits of both passes must be equal and have no gradient at either image. Comparing values alone would miss
-    effects that are small relative to large logits. Checking gradients alone would miss parts that are computed without
-    gradients (a frozen branch).
+    The logits of both passes must be equal and must have no gradient with respect to either image. Comparing values
+    alone would miss effects that are small relative to large logits. Checking gradients alone would miss parts that are
+    computed without gradients (a frozen branch).
 
     Args:
         classifier: The network.
@@ -137,7 +137,7 @@ def check_gradient(classifier: Classifier, images: Images, module: nn.Module | N
     Args:
         classifier: The network.
         images: Images (B, 3, H, W).
-        module: The gradients are taken with respect to the last output of this module, or to the images if None.
+        module: The gradients are taken with respect to the last output of this module, or to the images if it is None.
     """
     if classifier not in _named and is_gradient_partial(classifier, images[:1], module):
         _named.add(classifier)

@@ -5,9 +5,9 @@ before it. On the CPU, this reduces the time of ResNet-18 to 70 %, and logits di
 the convolutions' weights and shares all other weights with the caller's classifier, which is not changed. With
 `load_classifier(..., precision="bf16")` (`run --precision bf16`) the copy computes in bfloat16, with weights that are
 cast once. On a CPU with instructions for bfloat16 (avx512_bf16, amx_bf16) the copy takes 35 % of the time, and its
-logits are off by 0.3 % of their range. On a trained ResNet, maps of occlusion, rise, lime and scorecam were off by at
-most 2.4 % of their range (0.7 % in the median). On a GPU, only the memory layout and the cast save time. There, no copy
-is created in float32, and batch norms are not folded (see `GAINING` and `FOLDING`).
+logits are off by 0.3 % of their range. For a trained ResNet, the maps of occlusion, rise, lime and scorecam were off by
+at most 2.4 % of their range (median: 0.7 %). On a GPU, only the memory layout and the cast save time. There, no copy is
+created in float32, and batch norms are not folded (see `GAINING` and `FOLDING`).
 
 A batch norm is folded only if one recorded pass shows that nothing else reads its convolution's output or the weights
 of the two layers. Nothing is folded if the Python code reads a tensor value, because a different image may then take a

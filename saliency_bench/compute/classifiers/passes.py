@@ -59,7 +59,7 @@ def forward_many(
     batch_size: int | None = None,
     windows: Windows | None = None,
 ) -> Tensor:
-    """Return the results of `read` for the logits of `count` pictures of each image, (B, count, ...).
+    """Apply `read` to the logits of `count` pictures of each image, and return the results (B, count, ...).
 
     Only the pictures of one pass are in memory at a time. If there are several pictures per image, the faster copy of
     the network is used (`fast_forward`).
@@ -157,5 +157,5 @@ def plan(images: int, count: int, size: int, device: torch.device, most: int = 1
 
 
 def pictures_per_pass(images: Images, batch_size: int | None = None) -> int:
-    """Return `batch_size` or, by default, the number of pictures with `PIXELS_PER_PASS` pixels."""
+    """Return `batch_size` or, by default, the number of pictures that have `PIXELS_PER_PASS` pixels in total."""
     return batch_size or max(1, PIXELS_PER_PASS[images.device.type] // (images.shape[2] * images.shape[3]))

@@ -1,4 +1,4 @@
-"""Test whether a layer's map is aligned with the image, that is, each map position depends on the same image position.
+"""Test whether a layer's map is aligned with the image: each map position must depend on the same image position.
 
 A map is not aligned if `forward` crops, pads, mirrors or rotates the image first, or if tokens are not in row order
 (the tokens of Hiera are in the order of its pooling). A misaligned map, upsampled to the size of the image, would
@@ -74,7 +74,7 @@ def stem_lies_as_the_image(
         image: One image (1, 3, H, W).
         convolution: The first convolution.
         grid: (h, w) of the convolution's map.
-        allowed: Largest offset of the mean position (rows, columns), as a share of the side.
+        allowed: Largest offset of the mean position (rows, columns), as a fraction of the side.
     """
     height, width = image.shape[2:]
     cells = [_cells(height, width, BAND, 1), _cells(height, width, 1, BAND)]

@@ -68,7 +68,7 @@ def check_file(file: Path) -> None:
         )
     if file.suffix == ".json" and file.stat().st_size > LARGEST_JSON:
         raise UserError(
-            f"{file} has {file.stat().st_size / 1e6:.0f} MB; a config may have at most {LARGEST_JSON / 1e6:.0f} MB"
+            f"{file} is {file.stat().st_size / 1e6:.0f} MB in size; a config may be at most {LARGEST_JSON / 1e6:.0f} MB"
         )
 
 

@@ -5,17 +5,17 @@ differs from its output for the image only around the window. A `Patched` stores
 one feature map of the image and one crop per picture. The network handles a `Patched` as a tensor: convolutions, max
 pooling, batch norms, zero padding, elementwise functions and joined channels return another `Patched`. Any other
 operation first pastes the crops into whole feature maps (`Patched.whole`) and continues with plain tensors. Crops that
-cover more than `LARGEST` of the map are also pasted first. The results are the same except for rounding, which may
-change the logits by about 1e-6 of their size.
+cover more than a fraction `LARGEST` of the map are also pasted first. The results are the same except for rounding,
+which may change the logits by about 1e-6 of their size.
 
 Crops are used for float32 on a CPU, if the network has a faster copy (`fast_forward`), the images have at least
 `SMALLEST` pixels, and all pictures of an image together have at least `FEWEST` pixels. For each image, the pictures
 with the first and the middle window are also computed in full. Crops are used for the other pictures of the image only
 if the logits of these two differ by at most `TOLERANCE`, no layer has a hook, the Python code reads no tensor value,
-and crops save at least `SAVING` of the multiplications of all convolutions. Otherwise all pictures are computed in
-full, and the reason is logged once. The choice depends on the image alone, so results do not depend on the other images
-of a batch. All pictures that equal their image have the same logits, so covering pixels that already have the fill's
-value changes no score.
+and crops save at least a fraction `SAVING` of the multiplications of all convolutions. Otherwise all pictures are
+computed in full, and the reason is logged once. The choice depends on the image alone, so results do not depend on the
+other images of a batch. All pictures that equal their image have the same logits, so covering pixels that already have
+the fill's value changes no score.
 
 The feature maps of one image, up to the layer that pastes crops, stay in memory during the passes of the image.
 """

@@ -73,7 +73,7 @@ def _positions(model: Classifier, names: list[str]) -> str:
 
 
 def explainable(question: RunQuestion, table: SplitTable) -> Selection | None:
-    """Return the selection of a run. It excludes labels that the label map assigns to no class of the model.
+    """Return the selection of a run. It excludes labels that the label map assigns to none of the model's classes.
 
     If the run explains labels, samples with an excluded label are predicted but not explained, and a message is
     printed.
@@ -146,8 +146,8 @@ def class_names(rows: datasets.Dataset) -> list[str]:
             )
         raise UserError(f'the dataset has no column "label" (it has: {listed}); choose the column with --label-column')
     raise UserError(
-        f"the column label contains {kind.dtype} without class names; add names with dataset.cast_column('label', "
-        "datasets.ClassLabel(names=[...])), or convert the labels to strings"
+        f'the column "label" has the type {kind.dtype} and no class names; add names with '
+        "dataset.cast_column('label', datasets.ClassLabel(names=[...])), or convert the labels to strings"
     )
 
 

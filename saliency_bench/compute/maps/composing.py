@@ -81,7 +81,7 @@ def blurred(explainer: Inner, sigma: float = 0.1) -> Explainer:
 def smoothed(explainer: Inner, draws: int = 50, sigma: float = 0.15) -> Explainer:
     """Return an explainer that averages the maps of `draws` noisy copies of each image.
 
-    The noise is normal, with a standard deviation of sigma times (max - min) of the normalised image. It is drawn from
+    The noise is normal, with a standard deviation of sigma times (max - min) of the normalised image. It is drawn with
     each sample's seed, as in smoothgrad. The number of passes is `draws` times the explainer's number of passes.
 
     Raises:
@@ -99,7 +99,7 @@ def noisy_copies(
 
     The function takes `samples`, Int (n,) or (1,), and `numbers`, Int (n,). It returns copies, Float (n, 3, H, W). The
     i-th result is copy number numbers[i], below `draws`, of image samples[i]. The noise is normal, with a standard
-    deviation of sigma times (max - min) of the normalised image. It is drawn from each sample's seed.
+    deviation of sigma times (max - min) of the normalised image. It is drawn with each sample's seed.
     """
     normalised = ((images - classifier.mean) / classifier.std).flatten(1)
     span = (normalised.amax(dim=1) - normalised.amin(dim=1)).view(-1, 1, 1, 1)

@@ -16,8 +16,8 @@ def fitting(classifier: Classifier, images: Images) -> tuple[str, str]:
 
     The choice is gae if the network has several blocks that attend from all patches to all patches, because gae uses
     the attention in every block, not only in the last one. Otherwise, the choice is gradcam if a feature map contains
-    all evidence from the image, else integrated_gradients. If these explainers cannot be used because there is no
-    gradient or it misses a part of the network, the choice is rise.
+    all evidence from the image, else integrated_gradients. If there is no gradient, or it misses a part of the network,
+    these explainers cannot be used, and the choice is rise.
     """
     if not _has_gradient(classifier, images):
         return "rise", "it has no gradients"

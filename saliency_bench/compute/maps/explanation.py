@@ -112,7 +112,7 @@ def explain(
         image: PIL image or file name.
         model: Argument of `load_classifier`.
         explainer: Name, or a function (classifier, images, target) -> maps. None chooses an explainer that supports the
-            network (`default_explainer.fitting`); a message and `why` of the result contain the reason.
+            network (`default_explainer.fitting`); the reason is printed, and the result contains it as `why`.
         target: None for the predicted class; a class by name or number; a group by its name, as a list of classes, or
             as names joined by "|"; or weights (1, K), which are (1, 1) for a single logit.
         against: Class or group to contrast with the target. If the group contains the target, only its other members

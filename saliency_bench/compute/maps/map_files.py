@@ -170,7 +170,7 @@ def _stored(path: Path, shape: tuple[int, ...], size: Size) -> np.ndarray:
     if len(stored_shape) != len(shape) or stored_shape[-2:] != size:
         raise _wrong_size(path, tuple(stored_shape), size)
     if path.stat().st_size != begin + dtype.itemsize * int(np.prod(stored_shape, dtype=object)):
-        raise UserError(f"{path} has {path.stat().st_size:,} bytes, which does not match its header; write it again")
+        raise UserError(f"the size of {path}, {path.stat().st_size:,} bytes, does not match its header; write it again")
     return np.load(path, allow_pickle=False, mmap_mode="r" if len(stored_shape) > 2 else None)
 
 
@@ -262,7 +262,7 @@ def _check_parquet(path: Path, file: pq.ParquetFile, most: int, size: Size) -> N
     ids = schema.field("image_id").type
     ids = ids.value_type if pa.types.is_dictionary(ids) else ids
     if not (pa.types.is_string(ids) or pa.types.is_large_string(ids)):  # pandas writes large_string
-        raise UserError(f"{path}: the column image_id must be string, not {ids}")
+        raise UserError(f"{path}: the column image_id must have the type string, not {ids}")
     if file.metadata.num_rows > most:
         raise UserError(f"{path} has {file.metadata.num_rows:,} rows for {most:,} images; write one row per image")
     values = check_pages(path, file.metadata, ["image_id", "map", "scale"])

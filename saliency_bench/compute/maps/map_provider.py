@@ -1,4 +1,4 @@
-"""Compute additional maps with the scored explainer: for a different target, changed picture, or other classifier.
+"""Compute additional maps with the scored explainer: for a different target, a changed picture or another classifier.
 
 A metric that needs more than one map per image calls `explain(images, target) -> maps`. Seeds, run seed and options are
 the same as for the scored maps, so maps differ only because of the metric's change.
@@ -33,7 +33,7 @@ class MapProvider:
         explainer: Explainer that computes the maps.
         classifier: Classifier that is explained by default. It also counts the passes of any other classifier.
         seeds: Seed of each sample.
-        first: Existing (images, target, maps). A map with the same images and target row is not recomputed.
+        first: Existing (images, target, maps). A map for the same images and target row is not recomputed.
         of_other: Existing (classifier, images, target, maps) for another classifier.
         faulty: {sample: error}, for example because its map was not finite. Such maps are returned as zeros.
         flat: Samples for which a map was constant.
@@ -109,7 +109,7 @@ class MapProvider:
 
 
 def _passes(classifier: nn.Module) -> int:
-    """Return the number of images that went through a classifier."""
+    """Return the number of images passed through a classifier."""
     return classifier.passes if isinstance(classifier, Classifier) else 0
 
 

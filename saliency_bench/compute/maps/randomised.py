@@ -1,6 +1,6 @@
 """Re-initialise the layers of a network one after the other, from the logits down (Adebayo et al., 2018).
 
-A layer is a module with its own weights, such as a convolution, a linear layer, an attention or an embedding. A module
+A layer is a module with its own weights, such as a convolution, linear layer, attention layer or embedding. A module
 that has only factors and offsets, such as a normalisation, belongs to the layer before it. Weights and biases are drawn
 as in torch's convolutions and linear layers, uniform in +-1 / sqrt(inputs). A normalisation is reset to factors of 1,
 offsets of 0 and initial statistics. The draws depend only on a seed and on a module's position in the network, not on

@@ -40,7 +40,7 @@ class Setup:
 
 @dataclass(frozen=True)
 class RetrainingSplit:
-    """Images of a split. `labels`, Int (N,), contains the class that each image is trained on, or -1 for none."""
+    """Images of a split. `labels`, Int (N,), contains the training class of each image, or -1 if it has none."""
 
     name: str
     samples: SplitRows
@@ -63,7 +63,7 @@ class Splits:
 
     @classmethod
     def make(cls, data: SplitTable, model: RunModel, images: int | None) -> "Splits":
-        """Return the splits of a run. `images` training images are drawn with the run's seed, or all are used if None.
+        """Return the splits of a run. `images` training images are drawn with the run's seed; None uses all of them.
 
         Raises:
             UserError: The dataset or classifier cannot be used for retraining.

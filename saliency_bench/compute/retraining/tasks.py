@@ -110,7 +110,7 @@ class Changed:
     def make(cls, task: Task, split: RetrainingSplit, pictures: RetrainingPictures, device: torch.device) -> "Changed":
         """Select the samples that have an image, a label and (if the task uses maps) a map.
 
-        UserError if there are none.
+        Raise UserError if there are no such samples.
         """
         is_kept, first = (pictures.predicted[split.name] >= 0) & (split.labels >= 0), None
         if task.explainer is not None:

@@ -61,9 +61,9 @@ def mean_inside(maps: np.ndarray, masks: np.ndarray) -> np.ndarray:
 
 
 def share_inside(maps: np.ndarray, masks: np.ndarray) -> np.ndarray:
-    """Return the share of each map's sum that is inside its mask, Float64 (B,).
+    """Return the fraction of each map's sum that is inside its mask, Float64 (B,).
 
-    The share is 0 if the sum is 0, and NaN for an empty mask.
+    The fraction is 0 if the sum is 0, and NaN for an empty mask.
     """
     whole = maps.sum(axis=(1, 2))
     shares = (maps * masks).sum(axis=(1, 2)) / np.where(whole > 0, whole, 1)

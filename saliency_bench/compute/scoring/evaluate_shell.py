@@ -327,8 +327,7 @@ class ExplainerShell(_InstalledShell):
             from saliency_bench.compute.scoring.samples import score_samples
         except ModuleNotFoundError as error:
             raise ImportError(
-                f"{name} runs the classifier and the explainer, which needs saliency-bench; run `pip install "
-                "saliency-bench`"
+                f"{name} needs saliency-bench to run the classifier and the explainer; run `pip install saliency-bench`"
             ) from error
         if classifier is None or explainer is None:
             raise ValueError(f"{name} needs classifier= and explainer=, each a name or your own object")
@@ -352,7 +351,7 @@ class ExplainerShell(_InstalledShell):
         return " or ".join(dict.fromkeys(filter(None, (declared.undefined, declared.absent)))) or self.LEFT_OUT
 
     def left_out(self, scores: np.ndarray) -> np.ndarray:
-        """Return which samples are left out, Bool (B,), because the score, or every part of the score, is NaN."""
+        """Return whether each sample is left out, Bool (B,): its score, or every part of it, is NaN."""
         return np.isnan(scores).reshape(len(scores), -1).all(axis=1)
 
     def value(self, scores: np.ndarray, options: dict[str, Any]) -> float | list[float]:
@@ -419,7 +418,7 @@ class CurveShell(_InstalledShell):
             from saliency_bench.compute.scoring.samples import known_groups
         except ModuleNotFoundError as error:
             raise ImportError(
-                f"{name} runs the classifier, which needs saliency-bench; run `pip install saliency-bench`"
+                f"{name} needs saliency-bench to run the classifier; run `pip install saliency-bench`"
             ) from error
         if images is None or classifier is None:
             raise ValueError(f"{name} needs images=(B, 3, H, W) in [0, 1] and classifier= (a name or a module)")
@@ -473,7 +472,7 @@ class AreaShell(_InstalledShell):
         """Return accuracies (N,) and their exposures (N,)."""
         if references is None:
             raise ValueError(
-                f"{self.name} needs references: the exposure that belongs to each accuracy, a share from 0 to 1"
+                f"{self.name} needs references: the exposure that belongs to each accuracy, a number from 0 to 1"
             )
         accuracies, exposures = (
             read_array(name, given, "(N,)").astype(np.float64)
@@ -485,7 +484,7 @@ class AreaShell(_InstalledShell):
             )
         for subject, values in (("an accuracy", accuracies), ("an exposure", exposures)):
             if len(outside := values[~((values >= 0) & (values <= 1))]):
-                raise ValueError(f"{self.name}: {subject} must be a share from 0 to 1; got {outside[0]:g}")
+                raise ValueError(f"{self.name}: {subject} must be a number from 0 to 1; got {outside[0]:g}")
         return {"predictions": accuracies, "references": exposures}
 
     def read_options(self, options: dict[str, Any]) -> dict[str, Any]:

@@ -30,7 +30,7 @@ def imputed(images: Images, kept: Tensor, noise: Images | float = 0.0) -> Images
 
 
 def slight_noise(images: Images, seeds: Sequence[int]) -> Images:
-    """Return normal noise with mean 0 and standard deviation `NOISE`. It is drawn from each image's seed."""
+    """Return normal noise with mean 0 and standard deviation `NOISE`. It is drawn with each image's seed."""
     drawn = [normal(seed_of(seed, "linear"), image.numel()) for seed, image in zip(seeds, images, strict=True)]
     return NOISE * torch.from_numpy(np.stack(drawn)).view(images.shape).to(images)
 

@@ -46,7 +46,7 @@ class ScoredBatch:
         reasons: For each sample, the reason why it has no score, a remark on its score, or None.
         parts: {name: value of each sample, or None}.
         part_reasons: Reason for each missing value of a part, in the form of `parts`.
-        faulty: {sample: error}. Only errors that neither the data nor the metric's definition explains are included.
+        faulty: {sample: error}. Errors that are due to the data or to the metric's definition are left out.
         raised: Whether the metric, or an explainer or network that it called, raised an error.
     """
 
@@ -191,7 +191,7 @@ class MetricInputs:
     def score(self, metric: Metric) -> ScoredBatch:
         """Return a metric's scores and, for undefined scores, the reasons.
 
-        The score of a constant map has both a value and a reason, as does a score to which the metric adds a remark.
+        If the map is constant, or if the metric adds a remark to a score, the score has both a value and a reason.
         """
         count = len(self.images)
         reasons = list(self.unusable) if "masks" in metric.inputs and self.unusable else [None] * count

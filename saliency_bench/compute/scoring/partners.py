@@ -1,8 +1,8 @@
 """Provide partners: other samples that a metric needs for each sample, such as backgrounds to paste into.
 
 The `plan` function of the metric's module chooses partners from the predictions of all samples. A sample that is not in
-the plan has no score. A partner is explained with its own seed, so its map equals the map that is scored when the
-partner is a sample.
+the plan has no score. A partner is explained with its own seed, so its map is the same as when the partner
+itself is scored.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -44,11 +44,11 @@ class Curves:
         seeds: One seed per image, for the references "noise", "linear" and "gaussian"; None means 0 to B-1.
 
     The pictures of one path of one image share passes (`passes.forward_many`). A probability is therefore bit-identical
-    for the same image, map and number of counts of the path, independent of earlier calls and of the order and number
-    of samples. `passes` counts the images that went through the classifier. `undefined`, Bool (B,), marks samples whose
+    for the same image, map and number of counts of the path, regardless of earlier calls and of the order and number
+    of samples. `passes` counts the images passed through the classifier. `undefined`, Bool (B,), marks samples whose
     results are NaN because a picture has no probabilities (`compute.targets.no_probabilities`).
 
-    Raises: UserError if maps and images differ in size, or target and classifier in the number of classes.
+    Raises: UserError if maps and images differ in size, or if target and classifier differ in the number of classes.
     """
 
     def __init__(
@@ -419,7 +419,7 @@ def blurred(classifier: nn.Module, images: Images) -> Images:
 
 
 def noise(images: Images, seeds: Sequence[int]) -> Images:
-    """Return uniform noise in [0, 1). It is drawn for every pixel and channel from the image's seed."""
+    """Return uniform noise in [0, 1). It is drawn for every pixel and channel with the image's seed."""
     drawn = [uniform(seed_of(seed, "noise"), image.numel()) for seed, image in zip(seeds, images, strict=True)]
     return torch.from_numpy(np.stack(drawn)).view(images.shape).to(images)
 
@@ -433,7 +433,7 @@ def farthest(classifier: nn.Module, images: Images) -> Images:
 
 
 def gaussian(images: Images, seeds: Sequence[int]) -> Images:
-    """Return normal noise around each value. It is drawn for every pixel and channel from the image's seed.
+    """Return normal noise around each value. It is drawn for every pixel and channel with the image's seed.
 
     This is the Gaussian baseline of Sturmfels et al. (2020). It is truncated to [0, 1], so that it becomes uniform for
     a large standard deviation. In that paper the standard deviation is an option; this function uses `GAUSSIAN_SIGMA`.

@@ -1,6 +1,6 @@
 """Score retraining metrics. They measure how well networks learn from pictures with replaced pixels.
 
-exposure r -> the top share r of each picture's pixels in its map -> these pixels, or all others, are replaced -> a
+exposure r -> the top fraction r of each picture's pixels in its map -> these pixels, or all others, are replaced -> a
 network is trained on such pictures and tested on other pictures
 
 `compute.retraining` trains the networks; this module contains the functions that these metrics share, and their
@@ -33,7 +33,7 @@ class RetrainingProtocol:
     """Protocol of a retraining metric: its options, and which pixels the pictures keep.
 
     Attributes:
-        keeps: "rest" to keep all but the top share (ROAR), or "top" to keep the top share (KAR).
+        keeps: "rest" to keep all but the top pixels (ROAR), or "top" to keep the top pixels (KAR).
         test: Pictures to test on: "modified" or "clean".
         trainings: Number of training runs per exposure.
         epochs: Number of passes over the training images.
@@ -79,7 +79,7 @@ def right_answers(answers: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def retrained_area(values: np.ndarray, options: dict[str, Any]) -> np.ndarray:
-    """Return the area under the share of correct networks as a function of the exposure, (B,).
+    """Return the area under the fraction of correct networks as a function of the exposure, (B,).
 
     The area is NaN if the prediction of any network is missing.
     """

@@ -58,7 +58,7 @@ class ClassGroups:
         return min(groups)[1] if groups else None
 
     def runner_up(self, label: int, scores: np.ndarray) -> int | None:
-        """Return the other member of the class's group with the highest score, or None if there is no other member."""
+        """Return the highest-scoring other member of the class's group, or None if there is no other member."""
         others = [member for member in self.group_of(label) if member != label]
         return max(others, key=lambda member: scores[member], default=None)
 
