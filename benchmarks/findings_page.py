@@ -286,7 +286,7 @@ def curves(runs: dict[str, Run]) -> str:
         texts = [cell_text(cells[*column, explainer]) for column in columns]
         lines.append(f"| {shown} | {count:.0f} | {' | '.join(texts)} |")
     n = max(cell.n for cell in cells.values())
-    about = (f"The scores are means over {n} photographs of each dataset, too few to rank the explainers. "
+    about = (f"The scores are means over {n} photographs of each dataset, which are too few to rank the explainers. "
              "`passes` is the number of forward passes per map.")  # fmt: skip
     pictures = [picture(name, TITLES[name]) for name in runs if name == "imagenet"]
     return "\n\n".join(["## Faithfulness and cost of maps", about, *pictures, "\n".join(lines)])
@@ -339,7 +339,7 @@ def iou(region: np.ndarray, mask: np.ndarray) -> float:
 
 
 def overlaps(values: np.ndarray, mask: np.ndarray) -> Iterator[tuple[str, float]]:
-    """Yield (interpretation, IoU of map and mask) of every region: for the object, and averaged with the background."""
+    """Yield (interpretation, IoU of map and mask) of every region, also averaged with the IoU of the background."""
     for reading, region in regions(values).items():
         foreground = iou(region, mask)
         yield reading, foreground

@@ -343,12 +343,12 @@ def question_shapes(found: Sequence[Order], shapes: Mapping[str, Run]) -> list[s
             f"{len(of_networks)} networks."
         )
     carried = [metric for metric, of_networks in above.items() if all(of_networks)]
-    about = "the rankings on shapes and on photographs are related for every network"
-    these = f"for these {found[0].explainers} explainers"
+    about = (f"the rankings of these {found[0].explainers} explainers on shapes and on photographs are related for "
+             "every network")  # fmt: skip
     rest = "According to the other metrics, the relation is undecided or reversed for at least one network."
     if not carried:
-        return [*lines, f"- Therefore, {these}, there is no metric according to which {about}."]
-    return [*lines, f"- Therefore, {these} and according to {listed(carried)}, {about}."
+        return [*lines, f"- Therefore, there is no metric according to which {about}."]
+    return [*lines, f"- Therefore, according to {listed(carried)}, {about}."
             + (f" {rest}" if len(carried) < len(above) else "")]  # fmt: skip
 
 
@@ -456,14 +456,14 @@ is wrong, a correct map does not necessarily highlight the object. Each result s
 numbers are small; with more images, comparisons that are undecided here may be decided. All numbers, and the sentences
 that contain them, are generated from the scores ([see below](#how-this-page-was-made)).
 
-The networks on photographs are EfficientNet-Lite0 to Lite2 with ImageNet weights. A ResNet and a ViT were trained on
-the shapes. The table shows the accuracy of each network on n images:
+The networks tested on photographs are EfficientNet-Lite0 to Lite2 with ImageNet weights. A ResNet and a ViT were
+trained on the shapes. The table shows the accuracy of each network on n images:
 
 {networks}
 
 ## Which explainers beat all baselines, and where?
 
-![Share of metrics for which each explainer beats all baselines, for each network](pictures/reference-beaten.svg)
+![Proportion of metrics for which each explainer beats all baselines, for each network](pictures/reference-beaten.svg)
 
 Each cell shows two numbers, such as 4/8. The second is the number of metrics that were tested: all mask-agreement and
 faithfulness metrics with at least {fewest} images. The first is the number of these metrics according to which the
@@ -471,8 +471,8 @@ explainer is significantly better than `centre`, `edges` and `random`. Empty cel
 the tests are corrected for multiple comparisons over explainers and metrics, but not over networks. Lite1 and Lite2
 were evaluated on a subset of the photographs used for Lite0, so their results are not independent.
 
-In the list, a case is one metric with one network. For each explainer, the list shows in how many cases it beats all
-three baselines, out of the cases in which it was tested.
+In the list, a case is one metric with one network. For each explainer, the list shows the number of
+cases in which it beats all three baselines, out of all cases in which it was tested.
 
 {beaten}
 

@@ -39,11 +39,11 @@ A photograph by Rachel Michetti (CC0) and maps of all explainers, with default o
 EfficientNet-Lite0: {answer}. It is unknown which pixels of a photograph a network uses. The cup is outlined."""
 ABOUT_PICTURES = """\
 The other pictures show maps of a test image of shapes-xai for its class, with default options. In this dataset, the
-class depends only on the object. The chosen image has the object farthest from the middle, among the images that the
-network classifies correctly and for which no map is constant (gradcam_vit sets negative values to 0, so its map may be
-zero everywhere). The object is outlined. In all pictures, signed maps are blue below zero and red above zero, on a
-scale that is symmetric around zero. Other maps range from their smallest value (dark) to their largest value (bright).
-Each map has its own scale."""
+class depends only on the object. Among the images that the network classifies correctly and for which no map is
+constant, the image with the object farthest from the middle was chosen. (The map of gradcam_vit may be zero everywhere,
+because negative values are set to 0.) The object is outlined. In all pictures, signed maps are blue below zero and red
+above zero, on a scale that is symmetric around zero. Other maps range from their smallest value (dark) to their largest
+value (bright). Each map has its own scale."""
 
 
 def write(folder: Path, models: Path | None) -> None:

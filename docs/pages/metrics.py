@@ -24,9 +24,9 @@ LIMIT = 16  # number of drawings, one of which is shown
 FILE = "shown_maps.png"
 ABOUT = """\
 The upper rows show two photographs of `photos-xai` with maps of EfficientNet-Lite0. The lower row shows a drawing of
-`shapes-xai` with maps of a small ResNet that was trained on this dataset. Masks are outlined. The photographs are
-examples of maps for real networks. In the drawing, the network can only use pixels inside the mask. For this metric,
-{direction}. Individual samples like these do not support a conclusion.
+`shapes-xai` with maps of a small ResNet that was trained on this dataset. Masks are outlined. The photographs
+show what maps of a real network look like. In the drawing, the network can only use pixels inside the mask. For this
+metric, {direction}. Individual samples like these do not support a conclusion.
 """
 
 

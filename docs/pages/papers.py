@@ -103,7 +103,7 @@ def metric_rows(suite: Suite) -> Iterator[tuple[str, ...]]:
     papers = {name for name in list_metrics() if title in paper_of(name)}
     for name in sorted({*items, *papers}):
         used = ", ".join(f"`{item}`" for item in dict.fromkeys(items.get(name, ())))
-        yield f"`{name}`", str(registered_metric(name).declaration.version), used or "none: from people's answers alone"
+        yield f"`{name}`", str(registered_metric(name).declaration.version), used or "none: from people's answers only"
 
 
 def paper_of(metric: str) -> str:

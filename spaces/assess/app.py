@@ -46,7 +46,7 @@ def create_app(
         def method(person: Person, sent: dict[str, Any]) -> Response:
             if sent.keys() != {"place"}:
                 raise UserError(
-                    "the image URL must have exactly one parameter: place, the image's position in your list"
+                    "the image URL must have exactly one parameter: place (the image's position in your list)"
                 )
             png = assess.picture(person.name, whole_number(sent["place"]), plain=plain)
             return Response(png, media_type="image/png", headers=SAFE)

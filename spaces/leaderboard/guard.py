@@ -75,7 +75,7 @@ class Uploads:
 
     @contextmanager
     def room(self, account: str, size: int) -> Iterator[None]:
-        """While a request of up to `size` bytes is read, reserve space for it.
+        """Reserve space for a request of up to `size` bytes while it is read.
 
         Raise RefusedError if there is no space.
         """

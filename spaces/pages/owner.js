@@ -130,7 +130,7 @@ async function showPicture(image) {
   $("picture").src = URL.createObjectURL(blob);
   $("picture").alt = `Regions of ${image.unit} marked by ${image.people} people`;
   const marked = [`nobody has marked a region${image.marks.includes("skipped") ? ", but the image was skipped" : ""}`, "marked by one person"][image.people];
-  $("caption").textContent = `${image.unit}: ${marked ?? `the stronger the colour, the more of ${image.people} people marked it`}.`;
+  $("caption").textContent = `${image.unit}: ${marked ?? `the stronger the colour, the more of the ${image.people} people marked this place`}.`;
   $("pictureDialog").showModal();
 }
 

@@ -132,7 +132,7 @@ class TimedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         self._wait()
 
     def data_received(self, data: bytes) -> None:
-        """If the head of a request is incomplete, start the timer. Otherwise, stop it."""
+        """Start the timer if the head of a request is incomplete, and stop it otherwise."""
         super().data_received(data)
         self._wait()
 

@@ -127,7 +127,7 @@ def application(
 class GZipTexts(GZipMiddleware):
     """Middleware that compresses responses.
 
-    Images are already compressed, so they are left unchanged (20 MB would cost a second).
+    Images are already compressed, so they are left unchanged (compressing 20 MB would take a second).
     """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

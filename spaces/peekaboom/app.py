@@ -46,7 +46,7 @@ def create_app(
     def picture(person: Person, sent: dict[str, Any]) -> Response:
         if sent.keys() != {"place", "step"}:
             raise UserError(
-                "the image URL must have exactly two parameters: place, the image's position in your list, and step"
+                "the image URL must have exactly two parameters: place (the image's position in your list) and step"
             )
         place_and_step = (whole_number(sent[name]) for name in ("place", "step"))
         return Response(peekaboom.picture(person.name, *place_and_step), media_type="image/png", headers=SAFE)
