@@ -84,7 +84,7 @@ def _kept(content: bytes) -> Path:
 
 
 def consensus(drawn: MaskFiles, picture: Picture) -> np.ndarray:
-    """Return which pixels at least half of the annotators marked, bool (H, W).
+    """Return the pixels that at least half of the annotators marked, bool (H, W).
 
     Raises:
         UnreadableError: A mask cannot be read, or was drawn on a different image.

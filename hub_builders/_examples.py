@@ -74,7 +74,7 @@ def boxed(box: Sequence[object]) -> str:
 def dicom(
     path: Path, units: np.ndarray, position: tuple[float, float, float], uid: str, series: str, patient: str, **tags
 ):
-    """Write one CT slice in the form that scanners write, with unsigned pixels and intercept -1024.
+    """Write one CT slice as scanners do, with unsigned pixels and intercept -1024.
 
     `tags` override the default DICOM tags. A tag with the value None is removed.
     """

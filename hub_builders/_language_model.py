@@ -1,7 +1,7 @@
 """Send yes-or-no questions to a language model through `huggingface_hub.InferenceClient`, and store all replies.
 
-The file of replies has one JSON object per line: model, prompt (a hash of its wording), question, answer, reply. A pair
-of a question and an answer that is in the file is not sent again, so a rebuild needs neither a token nor a network
+The file of replies has one JSON object per line: model, prompt (a hash of its wording), question, answer, reply. If the
+file contains a question-answer pair, the pair is not sent again, so a rebuild needs neither a token nor a network
 connection.
 """
 
@@ -141,7 +141,7 @@ def _client(file: Path, service: Service, count: int):
 def _token(service: Service) -> str | None:
     """Return the token to send, or None for a server that must not receive a token.
 
-    If no variable is named, models of OpenAI get OpenAI's token, and Hugging Face's inference providers and Inference
+    If no variable is named, OpenAI models get OpenAI's token, and Hugging Face's inference providers and Inference
     Endpoints get Hugging Face's token.
     """
     import huggingface_hub

@@ -64,7 +64,7 @@ def check_split(owner: str, split: str) -> None:
 
 
 def split_of(name: str) -> str | None:
-    """Return the split that a folder name in a path, such as Train or val2017, stands for, or None."""
+    """Return the split that is named by a folder in a path, such as Train or val2017, or None."""
     folders = (part.lower().rstrip("0123456789") for part in name.split("/")[:-1])
     return next((SPLITS[folder] for folder in folders if folder in SPLITS), None)
 

@@ -123,7 +123,7 @@ def sample_of(log: BuildLog, path: Path, label: str, location: Location | None) 
 
 
 def marked(location: Location | None, picture: Picture) -> np.ndarray:
-    """Return which pixels annotators marked, bool (H, W)."""
+    """Return the pixels that annotators marked, bool (H, W)."""
     if location is None:
         raise UnreadableError("no attention label")
     path, start, count = location

@@ -287,7 +287,7 @@ def declared_size(root: Any) -> tuple[int, int] | None:
 
 
 def shown_boxes(root: Any, picture: Picture, first: int = 1) -> list[tuple[str, list[float]]]:
-    """Like `boxes_of`, but if EXIF rotates or mirrors the image, the boxes are transformed in the same way.
+    """Do the same as `boxes_of`, but rotate or mirror the boxes if EXIF rotates or mirrors the image.
 
     Raises:
         UnreadableError: A box does not have four numbers, or the size of the image differs from the size in the XML.

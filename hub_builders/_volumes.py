@@ -38,7 +38,7 @@ class Slice:
 
 
 def windowed(units: np.ndarray, centre: float, width: float) -> np.ndarray:
-    """Map Hounsfield units to uint8. Values up to the window's lower bound become 0, from its upper bound on 255."""
+    """Map Hounsfield units to uint8. The bounds of the window become 0 and 255, and values outside it are clipped."""
     low = centre - width / 2
     return np.clip(np.rint((units - low) * (255 / width)), 0, 255).astype(np.uint8)
 

@@ -108,9 +108,9 @@ def samples(
     Args:
         source: folder with the raw data.
         log: build log, which records what is left out and why.
-        ask: keep only the pairs of question and answer that a language model accepts.
+        ask: keep only the question-answer pairs that a language model accepts.
         answers: file with the language model's replies (default: answers.jsonl in the source folder).
-        model: language model of OpenAI, or Hub id of a model.
+        model: name of an OpenAI language model, or Hub id of a model.
         provider: inference provider for a model on the Hub.
         server: URL of a server to use instead, such as http://localhost:8000/v1.
         token: name of the environment variable that contains the token (default: OPENAI_API_KEY, or HF_TOKEN for the
@@ -254,7 +254,7 @@ def maps_of(folder: Path, key: str) -> Path | None:
 
 
 def pointed(path: Path | None, picture: Picture) -> np.ndarray:
-    """Return which pixels at least half of the annotators pointed at, bool (H, W)."""
+    """Return the pixels that at least half of the annotators pointed at, bool (H, W)."""
     if path is None:
         raise UnreadableError("no pointing annotation")
     maps = arrays_of(path)

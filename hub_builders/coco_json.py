@@ -95,7 +95,7 @@ def samples(
         classes: all for one sample per class of an image, or image for one sample per image.
         drop: leave out images that show one of these classes.
         boxes: if an object has no outline, use its box.
-        split: train, validation or test for all images, or hash to split them 70, 15 and 15 percent (default: the split
+        split: train, validation or test for all images, or hash to split them in the ratio 70:15:15 (default: the split
             that the folder is named after, else test).
         upright: if EXIF rotates an image and the outlines fit both versions, assume that they refer to the upright
             image.

@@ -32,8 +32,8 @@ GROUP = _multilabel.GROUP
 CITATION = _coco.CITATION
 RULE = f"""{_multilabel.RULE} The mask is the union of the class's objects, including crowds. Outlines refer to the
 image as stored in the file, before any EXIF rotation, at the size stated in the annotations. `test` contains the
-validation images of COCO. `train` and `validation` (split by a hash, 85 to 15) contain `train_images` of COCO's
-training images, if the source has them."""
+validation images of COCO. `train` and `validation` (split by a hash, 85 to 15) contain `train_images` training
+images of COCO, if the source has training images."""
 
 
 def features(classes: dict[str, list[str]]) -> dict:

@@ -37,8 +37,8 @@ PAPER_COUNTS: dict = {}
 PRIVATE = ("masks", "labels")
 GROUP = "the column `group` of the table of labels, if any"
 CITATION = _own.CITATION
-RULE = """Each image is one sample. The mask is the object in the image's mask file: every pixel that is not black or 0,
-or, with `foreground`, the pixels of that value or colour."""
+RULE = """Each image is one sample. The mask is the object in the image's mask file: every pixel that is neither black
+nor 0, or, with `foreground`, the pixels of that value or colour."""
 
 HOME = "images in one folder per class, or with a table of labels (`--images DIR`, `--labels CSV`)"
 PICTURE = ("image", "file", "filename", "imageid", "id", "path", "name")
@@ -92,7 +92,7 @@ def samples(
         labels: table (CSV) with the columns image and label (default: labels.csv next to images/, else class folders).
         foreground: pixels of a mask that belong to the object: a value, a value and all greater values (128+), a colour
             ('#ff0000' or 255,0,0), nonzero, or alpha; separate several choices by spaces.
-        split: train, validation or test for all images, or hash to split them 70, 15 and 15 percent (default: the split
+        split: train, validation or test for all images, or hash to split them in the ratio 70:15:15 (default: the split
             in the table or the split that the folder is named after, else test).
     """
     given = needed(source, "folder", HOME)

@@ -44,7 +44,7 @@ The mask is the consensus of the annotators' masks according to `rule`: `half` (
 annotators marked; for two annotators the union), `majority` (pixels that more than half marked; for two annotators the
 intersection), or `staple`. Skipped and rejected answers are ignored, and so are all answers of annotators whose mean
 IoU with the honeypots is below `honeypot_iou`. An image without an answer has no mask. The answer "no region" is an
-empty mask. Images that the study left out because the dataset already has their mask keep this mask. `mask_source`
+empty mask. If the study left out an image because the dataset already has its mask, this mask is kept. `mask_source`
 names the source of the mask."""
 
 

@@ -46,7 +46,7 @@ CITATION = """@inproceedings{parkhi2012cats,
 RULE = """The label is the breed listed in `annotations/list.txt`, or the breed in the file name if the image is not
 listed. The mask contains the pixels with value 1 (pet) in the trimap, and, with the option `border`, also the pixels
 with value 3 (border band). Images that are not listed in `annotations/list.txt` are kept without a mask. The paper
-keeps images of one cat or one dog, which excludes no image: its 7,390 samples are all images of the source.
+keeps images of one cat or one dog. All 7,390 images of the source meet this condition and are samples of the paper.
 `source_split` is the source's own split, and `head_box` is the box of the head [xmin, ymin, xmax, ymax] if the source
 has one."""
 BIASES = """The images are photographs published by owners and fans. Each shows one animal, usually large and near the

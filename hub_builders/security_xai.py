@@ -56,11 +56,11 @@ CITATION = """@inproceedings{miao2019sixray,
   year = {2019}
 }"""
 RULE = """An image counts as prohibited (containing a prohibited item) if the list has the value 1 for one of the items
-(-1 and 0 mean absent). An image in no list counts as prohibited if its XML contains an object with a box. As many clean
-images are drawn as there are prohibited images. The boxes are stored as `objects` ([xmin, ymin, xmax, ymax], counted
-from 1, corners included), and the mask is every pixel in a box. Published code disagrees on whether the XML counts
-pixels from 0 or from 1, so the build examines all boxes of the source and logs the result. Objects without a box are
-skipped and counted. An image is left out if its list and XML contradict each other."""
+(-1 and 0 mean absent). An image that is not in any list counts as prohibited if its XML contains an object with a
+box. As many clean images are drawn as there are prohibited images. The boxes are stored as `objects` ([xmin, ymin,
+xmax, ymax], counted from 1, corners included), and the mask contains every pixel in a box. Published code disagrees on
+whether the XML counts pixels from 0 or from 1, so the build examines all boxes of the source and logs the result.
+Objects without a box are skipped and counted. An image is left out if its list and XML contradict each other."""
 
 ITEMS = ["Gun", "Knife", "Wrench", "Pliers", "Scissors", "Hammer"]
 HOME = "SIXray, github.com/MeioJane/SIXray (academic use only)"

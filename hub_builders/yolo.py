@@ -86,7 +86,7 @@ def samples(
         names: data.yaml, or a text file with one name per line (default: data.yaml or classes.txt in the source).
         classes: all for one sample per class of an image, or image for one sample per image.
         drop: leave out images that show one of these classes.
-        split: train, validation or test for all images, or hash to split them 70, 15 and 15 percent (default: the split
+        split: train, validation or test for all images, or hash to split them in the ratio 70:15:15 (default: the split
             that the folder is named after, else test).
         stored: boxes and outlines refer to the image as stored, not to the upright image.
     """
@@ -144,7 +144,7 @@ def samples_of(
 
 
 def _names_file(*folders: Path) -> Path:
-    """Return the first existing file with a usual name for class names.
+    """Return the first existing file that, judging by its name, lists the class names.
 
     Raises:
         UserError: There is no such file.

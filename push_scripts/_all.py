@@ -102,12 +102,15 @@ def _readable(root: Path, name: str, read: Callable[[Path], Any]) -> tuple[dict[
 
 
 def left_out(root: Path, namespace: str) -> list[str]:
-    """Return a line for each folder below `root` that is left out: unreadable folders, and own data without a name."""
+    """Return a line for each folder below `root` that is left out.
+
+    A folder is left out if it cannot be read, or if it contains the user's own dataset and the dataset has no name yet.
+    """
     from saliency_bench.publishing.own_data import is_own_data
 
     reports, problems = _reports(root)
     unnamed = [
-        f"{folder} contains your own data, which have no name on the Hub yet; run `saliency-bench push dataset "
+        f"{folder} contains your own dataset, which has no name on the Hub yet; run `saliency-bench push dataset "
         f"{shlex.quote(str(folder))} --name NAME --namespace {namespace}`"
         for folder, report in reports.items()
         if is_own_data(report["dataset"])

@@ -57,7 +57,7 @@ class DatasetModel:
         return self.report["redistribute_images"]
 
     def published_as(self, namespace: str) -> str:
-        """Return where to load the dataset from: its repository, or its folder if its images are not published."""
+        """Return the location of the dataset: its repository, or its folder if its images are not published."""
         return f"hub:{namespace}/{self.name}" if self.has_images else str(self.dataset)
 
     def run_folder(self, root: Path) -> Path:
@@ -153,7 +153,7 @@ def let_in(run: Path, namespace: str, api: HfApi, say: Callable[[str], object]) 
 
 
 def recompute(pair: DatasetModel, namespace: str, device: str | None, api: HfApi, say: Callable[[str], object]) -> None:
-    """Recompute the owner's submissions for a pair that have no status yet.
+    """Recompute the owner's submissions for a pair, except those that already have a status.
 
     Raise UserError if one of them is rejected.
     """

@@ -1,4 +1,4 @@
-"""Generate the two requests that a namespace's owner must send before the Hub shows its own leaderboards."""
+"""Generate the two requests with which the owner of a namespace asks for the Hub's own leaderboards."""
 
 from collections.abc import Sequence
 
@@ -36,10 +36,11 @@ The Hub's own leaderboards require two requests.
 
    Then open a discussion on the page of each dataset: "Please add this dataset to the benchmarks"
 
-Hello, we would like this dataset to be listed as a benchmark, so that scores in .eval_results of model repositories
-appear on its page. The dataset has an eval.yaml, and its framework, saliency-bench, is in EVALUATION_FRAMEWORKS. The
-tasks are the accuracy of image classifiers and the quality of their Grad-CAM maps (insertion, and mIoU for datasets
-with masks). Scores of the first models are available: `push model --eval-results` writes them, and all records are in
+Hello, we would like this dataset to be listed as a benchmark, so that scores in the .eval_results folders of model
+repositories appear on its page. The dataset has an eval.yaml, and its framework, saliency-bench, is in
+EVALUATION_FRAMEWORKS. The tasks are the accuracy of image classifiers and the quality of their Grad-CAM maps
+(insertion, and mIoU for datasets with masks). Scores of the first models are available: `push model --eval-results`
+writes them, and all records are in
 https://huggingface.co/datasets/{namespace}/results. The datasets are:
 {listed}
 """

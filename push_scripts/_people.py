@@ -55,7 +55,8 @@ def page_arguments(group: Any) -> None:
     group.add_argument("--invite", type=int, default=0, metavar="N",
                        help="print links for N more people; afterwards, only invited people can join")  # fmt: skip
     group.add_argument("--lease", type=float, default=60, metavar="N",
-                       help="minutes after which an idle person's images go to others (default: 60)")  # fmt: skip
+                       help="minutes of inactivity after which a person's images are reassigned "
+                       "(default: 60)")  # fmt: skip
     group.add_argument("--completion-url", metavar="URL", help="URL to which people are redirected when they finish")
     group.add_argument("--completion-code", metavar="TEXT", help="code that people see when they finish")
     group.add_argument("--owner", action="store_true", help="also print the link to the owner's page")
@@ -100,7 +101,7 @@ def restored(args: Namespace, *, serving: bool = False) -> "Sync | None":
 
 
 def run(args: Namespace, kind: str, serve: Callable[[Namespace], None]) -> None:
-    """Run the command with the subcommand that its arguments select.
+    """Run the subcommand that the arguments select.
 
     Args:
         args: Arguments of the command.
@@ -281,7 +282,7 @@ def write_table(study: "Study", kind: str, path: Path, checks: dict[str, list[bo
 
 
 def erase(args: Namespace) -> None:
-    """Write a copy of the store to --out that leaves out the people listed in --exclude."""
+    """Copy the store to --out, leaving out the people listed in --exclude."""
     from saliency_bench.studies.answer_rows import copy_without
     from saliency_bench.studies.answer_store import Store
 

@@ -74,7 +74,7 @@ def _kind(annotation: Any, name: str) -> dict[str, Any]:
 def show_cells(cells: Sequence[Any], used: int) -> None:
     """Print the table of a run.
 
-    Lines are drawn on a terminal, and if the table is wider than COLUMNS; otherwise it is plain text.
+    Lines are drawn if the output is a terminal or the table is wider than COLUMNS. Otherwise, the table is plain text.
     """
     from saliency_bench.read.summary import lines_below, table, table_rows
 
@@ -124,7 +124,7 @@ def paper_table(parser: ArgumentParser) -> None:
     group.add_argument("--caption", metavar="TEXT", help="put the LaTeX into a table environment with this caption")
     group.add_argument("--ranks", action="store_true", help="print the possible ranks according to the paired test")
     group.add_argument("--no-intervals", action="store_true", help="leave out the 95 %% intervals")
-    group.add_argument("--no-bold", action="store_true", help="print no number in bold")
+    group.add_argument("--no-bold", action="store_true", help="print no numbers in bold")
 
 
 def paper_style(args: Namespace) -> dict[str, Any]:

@@ -68,7 +68,8 @@ def arguments(parser: ArgumentParser) -> None:
     about = "for randomisation: similarity above which a map is considered unchanged (default: 0.5)"
     parser.add_argument("--bound", type=float, metavar="X", help=about)
     about = (
-        "for agreement: CSV or Parquet file with image_id, explainer, exposure, person, right and, optionally, dataset"
+        "for agreement: CSV or Parquet file with the columns image_id, explainer, exposure, person, right and, "
+        "optionally, dataset"
     )
     parser.add_argument("--answers", metavar="FILE", help=about)
     _shared.output(parser)

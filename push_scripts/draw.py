@@ -15,7 +15,7 @@ The drawings are:
 - models: maps of the run's model and of its other model, and the scores of saliency_mcr and saliency_mcs
 - object: maps of the other model with and without the object (image_without_object), and the score of saliency_idr
 
-If several runs are given, they are drawn below each other. The dataset and model of a run are loaded again, and the
+If several runs are given, they are drawn one below the other. The dataset and model of a run are loaded again, and the
 maps are recomputed.
 """
 

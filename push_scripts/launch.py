@@ -8,7 +8,8 @@ example:
 The steps are:
 
 1. Check the account and all names before anything is sent.
-2. Publish datasets, models, metrics, the board with the datasets and models of its page "Overall", and the apps.
+2. Publish datasets, models, metrics, the board (with a list of the datasets and models for its page "Overall"), and
+   the apps.
 3. Run baselines and a few explainers on each dataset with its classifier. Submit, review, merge and recompute scores.
 4. Add the scores to the model cards.
 5. Load everything in a process that does not have your token.
@@ -171,8 +172,8 @@ class Launch:
         """Check the account, all names and all contents, and print the plan. This happens before any file is sent.
 
         Raises:
-            UserError: The account may not write to a repository, a repository contains unrelated work, or a name in
-                --only does not exist.
+            UserError: The account is not allowed to write to a repository, a repository contains unrelated work, or a
+                name in --only does not exist.
         """
         from saliency_bench.bound_explainer import load_explainer
         from saliency_bench.hub.upload_plan import plan_if_reachable, upload_plan

@@ -1,4 +1,4 @@
-"""Show the leaderboard of a folder of results, or of a results repository, in the browser.
+"""Show the leaderboard for a folder or a repository of results in the browser.
 
 example:
   saliency-bench leaderboard --results saliency-bench/results
@@ -25,7 +25,7 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--results", metavar="DIR_OR_REPO", required=True,
                         help="folder of submissions, or NAMESPACE/results on the Hub")  # fmt: skip
     parser.add_argument("--core", metavar="FILE", help="YAML file with the datasets and models over which scores are "
-                        "averaged (default: core.yaml of the board, else of the public board)")  # fmt: skip
+                        "averaged (default: core.yaml of the board, or else of the public board)")  # fmt: skip
     parser.add_argument("--data", metavar="DIR", nargs="+", default=[], help="local folders of datasets whose images "
                         "are shown under submitted maps")  # fmt: skip
     parser.add_argument(

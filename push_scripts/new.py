@@ -118,7 +118,7 @@ def new(kind: str, name: str, folder: Path, asks: str = "masks") -> list[Path]:
 
 
 def module_of(kind: str, name: str) -> str:
-    """Return the module name for an item, in which underscores replace dashes.
+    """Return the module name for an item, with dashes replaced by underscores.
 
     Raises:
         UserError: The name is not a valid module name.

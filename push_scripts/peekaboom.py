@@ -41,7 +41,7 @@ def arguments(parser: ArgumentParser) -> None:
                           "easier)")  # fmt: skip
     new.add_argument("--fill", choices=("black", "grey"), default="black",
                      help="colour of hidden pixels: black, as in saliency_kae, or grey, which is needed to resume a "
-                     "study of an earlier version (default: black)")  # fmt: skip
+                     "study that an earlier version created (default: black)")  # fmt: skip
     new.add_argument("--seed", type=int, default=0, metavar="N", help="seed for all random choices (default: 0)")
     _people.result_arguments(parser)
     _shared.output(parser)

@@ -6,7 +6,7 @@ example:
   saliency-bench power --spread 0.2 --difference 0.05 \\
       --cluster-size 6 --correlation 0.3 --out power.svg
 
-The command prints the number of images and clusters with which the paired test of the reports detects a difference in
+The command prints the number of images and clusters that the paired test of the reports needs to detect a difference in
 80 % of cases. It uses the paired differences of a run (a small run is enough) or an assumed standard deviation
 (--spread). As in a report, all pairs of explainers on a metric are tested together; --single tests only one pair. --out
 draws the curve.

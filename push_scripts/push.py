@@ -67,8 +67,8 @@ def arguments(parser: ArgumentParser) -> None:
     )  # fmt: skip
     groups["dataset"].add_argument(
         "--hide-masks", metavar="SPLIT",
-        help="publish the masks of SPLIT in a private repository, NAME-masks, and nowhere else; a board's owner uses "
-        "them to score maps",
+        help="publish the masks of SPLIT only in the private repository NAME-masks; a board's owner uses them to score "
+        "maps",
     )  # fmt: skip
     groups["model"].add_argument("--license", metavar="LICENCE", help="licence of the weights, such as apache-2.0")
     groups["model"].add_argument(

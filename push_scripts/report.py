@@ -17,7 +17,7 @@ comparison. The command reads only folders written by `saliency-bench run`, so i
 connection.
 
 With --samples, a second page shows all samples of a run with their maps. The samples can be filtered. The images come
-from the run's dataset if it is a folder on this machine, else from --data.
+from --data or, by default, from the run's dataset if it is a folder on this machine.
 
 --seeds compares runs on different networks, such as networks trained with different seeds. It prints the mean and the
 spread across the networks, with intervals that account for the variation between images and between networks. --table
@@ -41,7 +41,7 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--samples", action="store_true", help="also write a page of all samples next to the report")
     text = "dataset of the run, for the images of --samples (default: the run's dataset if it is a folder)"
     parser.add_argument("--data", metavar="DATASET", help=text)
-    parser.add_argument("--pairs", action="store_true", help="also print the difference of every pair of explainers")
+    parser.add_argument("--pairs", action="store_true", help="also print the difference for every pair of explainers")
     text = "also print the scores of correctly and wrongly classified images"
     parser.add_argument("--by-correct", action="store_true", help=text)
     parser.add_argument(

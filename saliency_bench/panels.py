@@ -95,7 +95,7 @@ def draw(
 
     Args:
         runs: A result of `run`, the folder of a run, or a list of these. If there are several runs, they are drawn
-            below each other.
+            one below the other.
         what: View to draw. "maps": the image, its mask and the map of each explainer with its scores. "insertion": the
             image as the top pixels of each map are inserted. "classes": the maps of the most likely and the least
             likely class. "models": the maps of the run's model and of its other model. "object": the maps of the other

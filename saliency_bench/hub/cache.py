@@ -1,7 +1,7 @@
 """Record which commit a branch refers to, in the cache folder of huggingface_hub.
 
-If a file is requested by commit, huggingface_hub does not record the branch. With the record of this module, a branch
-can later be resolved to the same commit without contacting the Hub.
+If a file is requested by commit, huggingface_hub does not record the branch. This module records it, so that the
+branch can later be resolved to the same commit without contacting the Hub.
 """
 
 from contextlib import suppress

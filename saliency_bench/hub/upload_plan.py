@@ -28,7 +28,7 @@ class Publication:
         repo: Id of the repository.
         kind: Type of the repository: "dataset", "model" or "space".
         files: {path in the repository: local file, or content of the file}.
-        license: License of the content, or None if it is not stated.
+        license: Licence of the content, or None if it is not stated.
         owned: Patterns for the paths that this package manages. A matching file in the repository is removed if it is
             not in `files`.
         mark: Path of a JSON file in `files`, followed by keys of this file. If a repository already has files, it must

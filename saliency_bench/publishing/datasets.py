@@ -58,8 +58,8 @@ def dataset_publication(
         hide: Split whose masks are left out. `masks_publication` publishes them in a private repository.
 
     Raises:
-        UserError: The folder is not a built dataset or was changed since the build, a licence is passed but not needed,
-            or masks cannot be hidden because anyone can build them.
+        UserError: The folder is not a built dataset or has been changed since the build, a licence is passed but not
+            needed, or masks cannot be hidden because anyone can build them.
     """
     folder = Path(folder)
     build_report = _checked_report(folder)
@@ -69,7 +69,7 @@ def dataset_publication(
     )
     nameless = is_own_data(build_report["dataset"])
     if nameless and name is None:
-        raise UserError(f"{folder} contains your own data, which have no name on the Hub yet; add --name NAME")
+        raise UserError(f"{folder} contains your own dataset, which has no name on the Hub yet; add --name NAME")
     if with_images and build_report["redistribute_images"]:
         raise UserError(
             f"the licence of {build_report['dataset']} allows its images to be published; remove --with-images"

@@ -89,7 +89,7 @@ def score_entries(run: Run, dataset: dict, published: dict, namespace: str) -> t
     if about["used"] < about["samples"] or run.summary.get("only"):
         return [], "the run does not use the whole split"
     if run.summary["target"] != "label":
-        return [], f"the run's target is {run.summary['target']}, not label"
+        return [], f"the run's target is '{run.summary['target']}', not 'label'"
     texts = {metric: task for task, metric in SCORES.items()}
     cells = [cell for cell in run.cells if cell.explainer_text == EXPLAINER and cell.metric_text in texts]
     started = run.timings.get("started")

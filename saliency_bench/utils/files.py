@@ -241,7 +241,7 @@ def save_arrays(path: Path, **arrays: "np.ndarray") -> None:
     """Write a compressed .npz file atomically.
 
     Raises:
-        TypeError: An array holds Python objects, which only a pickle could store.
+        TypeError: An array contains Python objects, which only a pickle could store.
     """
     import numpy as np
 

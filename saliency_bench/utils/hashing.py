@@ -21,7 +21,7 @@ def hash_of(*parts: object) -> str:
 
 
 def canonical(content: object) -> str:
-    """Return JSON with sorted keys. Equal content becomes the same string."""
+    """Return JSON with sorted keys, so that equal content gives identical strings."""
     return json.dumps(content, sort_keys=True, default=str)
 
 
@@ -52,8 +52,8 @@ def known_sha256(path: Path) -> str:
 def remembered(key: object, files: Sequence[Path], compute: Callable[[], str]) -> str:
     """Return `compute()`, or its cached result if the files have not changed.
 
-    A change may leave size and modification time the same, but it always updates the status change time (ctime), which
-    programs cannot set. (Windows has no status change time.)
+    A change may leave the size and the modification time unchanged, but it always updates the status change
+    time (ctime), which programs cannot set. (Windows has no status change time.)
     """
     state = _state(files)
     note = cache_folder() / "hashes" / f"{hash_of(key)}.json"

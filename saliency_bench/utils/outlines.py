@@ -19,7 +19,7 @@ def polygon(points: Sequence[Sequence[float]], height: int, width: int) -> np.nd
     [[0, 1, 1, 0], [0, 1, 1, 0]]
 
     Raises:
-        ValueError: There are fewer than three corners, or a corner is not two numbers.
+        ValueError: There are fewer than three corners, or a corner does not consist of two numbers.
     """
     corners = np.array([[float(x), float(y)] for x, y in points])
     if len(corners) < 3 or not np.isfinite(corners).all():

@@ -1,8 +1,8 @@
 """Measure the unpacked size of a Parquet file from the headers of its pages, because its footer may state wrong sizes.
 
-A reader allocates the size in the header of a page and unpacks the page into this memory. PyArrow does not expose these
-headers. They are structs of Thrift's compact protocol (https://github.com/apache/parquet-format). Most of their fields
-are skipped here.
+A reader allocates as much memory as the header of a page states, and unpacks the page into it. PyArrow does not expose
+these headers. They are structs of Thrift's compact protocol (https://github.com/apache/parquet-format). Most of their
+fields are skipped here.
 """
 
 from collections import Counter, deque

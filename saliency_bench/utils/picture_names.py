@@ -53,7 +53,7 @@ class Sides:
         self.folders = {folder for picture in pictures for folder in folders_of(picture)}
 
     def contradict(self, name: str, picture: str) -> bool:
-        """Return whether a path and an image have contradictory folders. Their file names are equal.
+        """Return whether a path and an image with the same file name have contradictory folders.
 
         A path from another machine may have additional parent folders. However, `dog/1.jpg` does not refer to
         `cat/1.jpg` if `dog` is the folder of another image, or if the list also contains a path in `cat`. Folders of

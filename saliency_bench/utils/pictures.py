@@ -1,4 +1,4 @@
-"""Read untrusted images. All errors are raised as `UnreadableError`. The build log stores their message as the reason.
+"""Read untrusted images. All errors are raised as `UnreadableError`, whose message is the reason in the build log.
 
 `open_rgb` converts any image (a file, bytes, an array, a PIL image or an image of `datasets`) to 8-bit RGB:
 
@@ -100,7 +100,7 @@ def read(path: Path, *, deep: bool = False) -> Picture:
 
 
 def picture_of(data: bytes, *, deep: bool = False) -> Picture:
-    """Like `read`, but for the bytes of a file."""
+    """Read an image from the bytes of a file, as `read` does."""
     image = decode(data, deep=deep)
     orientation = orientation_of(image)
     if orientation == 1 and is_plain(image):

@@ -1,4 +1,7 @@
-"""Coordinate processes started by torchrun or accelerate. Each computes a share, and the main process decides."""
+"""Coordinate processes started by torchrun or accelerate.
+
+Each process computes a part of the results, and the main process makes decisions for all of them.
+"""
 
 import os
 from collections.abc import Callable, Iterator

@@ -350,7 +350,7 @@ def test_gradcam_scores_are_listed_on_the_dataset_page(hub, model, pets, scored,
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("changes", "why"), [
     ({"limit": 2}, "the run does not use the whole split"),
-    ({"target": "predicted"}, "the run's target is predicted, not label"),
+    ({"target": "predicted"}, "the run's target is 'predicted', not 'label'"),
     ({"explainers": ["centre"]}, "the run contains no score of gradcam on saliency_miou or saliency_insertion"),
     ({"split": "train"}, "the run uses the split train, not test"),
 ])  # fmt: skip

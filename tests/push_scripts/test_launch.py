@@ -108,7 +108,7 @@ def test_user_datasets_are_left_out_by_name(line, built, tmp_path, capsys):
     assert line("--only", "pet-xai", "--dry-run", "--json", data=data) == 0
     shown = capsys.readouterr()
     assert shown.err == (
-        f"saliency-bench: left out: {data}/mine contains your own data, which have no name on the Hub yet; run "
+        f"saliency-bench: left out: {data}/mine contains your own dataset, which has no name on the Hub yet; run "
         f"`saliency-bench push dataset '{data}/mine' --name NAME --namespace saliency-bench`\n"
     )
     assert [item["repo"] for item in json.loads(shown.out)["repositories"]] == [f"{OWNER}/pet-xai", REPO]

@@ -16,7 +16,7 @@ def top_quarter(maps: Any, masks: Any) -> np.ndarray:
 
     Args:
         maps: finite maps of shape (B, H, W).
-        masks: masks of shape (B, H, W), bool or 0 and one other value.
+        masks: masks of shape (B, H, W): booleans, or 0 and one other value.
 
     Returns:
         Scores, float64 (B,) in [0, 1], with NaN for an empty mask. Higher is better.
