@@ -31,7 +31,7 @@ BASELINES = ("random", "centre", "edges")
 METHODS = {"gradcam": "Grad-CAM", "upside_down": "Grad-CAM times -1", "mask": "the mask"}
 PHOTOGRAPHED = ("saliency_insertion:steps=8", "saliency_deletion:steps=8", "saliency_cds",
                 "saliency_class_sensitivity", "saliency_single_deletion")  # fmt: skip
-UNMEASURED = {"retrained": "training networks", "first_right": "answers from people"}  # {input of a metric: text}
+UNMEASURED = {"retrained": "networks to be trained", "first_right": "answers from people"}  # {input of a metric: text}
 BEGIN, END = "<!-- baselines: python benchmarks/baselines.py -->", "<!-- end of baselines -->"
 ABOUT = "Mean scores of three baselines, of Grad-CAM, of Grad-CAM with the opposite sign, and of the mask used as a map"
 SETS = {

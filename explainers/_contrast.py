@@ -1,6 +1,6 @@
 """Weighted contrast (Wang and Wang, 2022): evidence for a class against all others, weighted by their probabilities.
 
-    map = map of y_t - sum over s != t of a_s map of y_s        a = softmax over the other classes of their logits
+    map = map of y_t - sum over s != t of a_s map of y_s        a = softmax of the logits of the other classes
 
 For maps that are linear in the gradient of the score, this equals the map of the probability p_t up to a positive
 factor per image. The authors' code computes the map of p_t. Negative values are kept. Groups are supported as well: t
@@ -26,8 +26,8 @@ def explained_score(classifier: Classifier, images: Images, target: Target, on: 
     softmax is 0 if p rounds to 1.
 
     Raises:
-        UserError: `on` is "weighted", and either the classes are not mutually exclusive, or a target has no class with
-            a positive weight, or no other class.
+        UserError: `on` is "weighted", and either the classes are not mutually exclusive, or none or all of a target's
+            classes have a positive weight.
     """
     logits = classifier(images)
     if on != "weighted":

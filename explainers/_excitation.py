@@ -4,8 +4,8 @@ Relevance p of a layer's outputs is propagated to its inputs a >= 0 through posi
 
     convolution, linear, average pooling    a * W+^T (p / (W+ a)), 0 where W+ a = 0; biases are ignored
     batch norm                              relevance is unchanged
-    a + b, two branches                     shares a+ / (a+ + b+) and b+ / (a+ + b+)
-    ReLU, max pooling, shapes, cat          same as a gradient
+    a + b, two branches                     fractions a+ / (a+ + b+) and b+ / (a+ + b+)
+    ReLU, max pooling, reshaping, cat       same as for a gradient
     the last linear layer                   virtual unit of the target, see `Excitation`
 """
 
@@ -68,7 +68,7 @@ class Excitation(TorchFunctionMode):
         output = function(*args, **kwargs)
         parts = output if isinstance(output, tuple | list) else (output,)
         if name not in PASSING and any(_takes_gradients(part) for part in parts):
-            raise self._refused(name)
+            raise self._refused(f"uses {name}")
         return output
 
     def _weighted(self, name: str, function: Any, input: Tensor, weight: Tensor, bias: Any = None, *args, **kwargs):
@@ -95,16 +95,16 @@ class Excitation(TorchFunctionMode):
     def _excite(self, name: str, layer: "_Layer") -> Tensor:
         """Compute a layer, and attach the rule for its relevance. A negative input raises UserError."""
         if (layer.inputs < 0).any():
-            raise self._refused(f"{name} of negative values")
+            raise self._refused(f"applies {name} to negative values")
         return _Excite.apply(layer.inputs, layer, self)
 
     def _sum(self, name: str, a: Any, b: Any) -> Tensor:
-        """Compute a + b, and attach the rule that shares relevance between the branches."""
+        """Compute a + b, and attach the rule that splits relevance between the branches."""
         in_place = name in ("add_", "__iadd__")
         if isinstance(a, Tensor) and isinstance(b, Tensor) and a.shape == b.shape:
             return _Share.apply(a, b, in_place)
         if _takes_gradients(a) and _takes_gradients(b):
-            raise self._refused("a sum of two branches of different shapes")
+            raise self._refused("adds two branches of different shapes")
         branch, constant = (a, b) if _takes_gradients(a) else (b, a)
         return _Pass.apply(branch, partial(torch.Tensor.add_ if in_place else torch.add, branch, constant))
 
@@ -120,13 +120,13 @@ class Excitation(TorchFunctionMode):
             if layer is self.last:
                 continue
             if getattr(layer, "is_weighted", False) or not node.next_functions:
-                raise self._refused("logits that do not come only from its last layer")
+                raise self._refused("has logits that do not come from its last layer alone")
             nodes += [function for function, _ in node.next_functions]
 
-    def _refused(self, operation: str) -> UserError:
+    def _refused(self, reason: str) -> UserError:
         return UserError(
-            f"cebp is not defined for {self.network}, which has {operation}; cebp supports only "
-            "convolutions, ReLUs, batch norm, pooling and sums; use gradcam, gradient or rise"
+            f"cebp is not defined for {self.network}, which {reason}; cebp supports only convolutions, "
+            "linear layers, ReLUs, batch norm, pooling and sums; use gradcam, gradient or rise"
         )
 
 

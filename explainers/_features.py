@@ -41,7 +41,9 @@ def feature_layout(name: str, classifier: Classifier, images: Images, layer: str
     if layout is None:
         fix = "; for the tokens of a transformer, use gradcam_vit or gae" if outputs[-1].ndim == 3 else ""
         shape = tuple(outputs[-1].shape)
-        raise UserError(f"layer {layer} returns {shape}; {name} needs a feature map (B, C, h, w){fix}")
+        raise UserError(
+            f"layer {layer} returns a tensor of shape {shape}; {name} needs a feature map (B, C, h, w){fix}"
+        )
     return layout
 
 

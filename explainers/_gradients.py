@@ -23,7 +23,7 @@ def derivative(classifier: Classifier, total: Tensor, inputs: Tensor) -> Tensor:
 
 
 def derivatives(classifier: Classifier, total: Tensor, inputs: Sequence[Tensor], keep: bool = False) -> list[Tensor]:
-    """Return d total / d x for each x of the inputs. With `keep`, the graph is kept for later calls.
+    """Return d total / d x for each x in `inputs`. With `keep`, the graph is kept for later calls.
 
     Raises:
         UserError: The network blocks the gradient to one of the inputs, or overwrites values that gradients need.
@@ -48,8 +48,8 @@ def derivatives(classifier: Classifier, total: Tensor, inputs: Sequence[Tensor],
 def cut(network: str) -> UserError:
     """Return the error for a network that blocks the gradient."""
     return UserError(
-        f"the gradient is cut inside {network} (its forward disables gradients or detaches a tensor); use an explainer "
-        "that needs only outputs, such as rise, or, for a vision transformer, attention or rollout"
+        f"the gradient is cut inside {network} (its `forward` method disables gradients or detaches a tensor); use an "
+        "explainer that needs only outputs, such as rise, or, for a vision transformer, attention or rollout"
     )
 
 

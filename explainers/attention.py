@@ -33,7 +33,7 @@ def attention(classifier: Classifier, images: Images, target: Target) -> Maps:
         Maps of shape (B, H, W) with values in [0, 1].
 
     Raises:
-        UserError: The network has no attention, or its attention is not between all pairs of patches.
+        UserError: The network has no attention, or its attention does not cover all pairs of patches.
     """
     with torch.no_grad(), recording_attention(classifier, images) as seen:
         classifier(images)

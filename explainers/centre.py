@@ -25,7 +25,7 @@ def centre(classifier: Classifier, images: Images, target: Target, *, sigma: flo
         classifier: Not used.
         images: Images of shape (B, 3, H, W) with values in [0, 1].
         target: Not used.
-        sigma: Standard deviation as a share of each side.
+        sigma: Standard deviation as a fraction of each side.
 
     Returns:
         Maps of shape (B, H, W) with values in (0, 1].

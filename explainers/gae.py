@@ -4,7 +4,7 @@
 
 A_l = softmax(q k^T / sqrt(d)) is the attention matrix of block l, of shape (B, heads, T, T). The map is R[class token,
 patches]. Rows are not normalised. If the classification head also reads the distillation token, or reads the mean of
-the patch tokens instead of a class token, the rows of R - I of these tokens are averaged. In this average, all patch
+the patch tokens instead of a class token, the rows of R - I for these tokens are averaged. In this average, all patch
 tokens together count as one token. (In the row of a class token, I is zero at the patches.) A target of zeros therefore
 yields exactly zero. Columns of class, distillation and register tokens are left out. The grid of patches is upsampled
 to the size of the image by bilinear interpolation (`align_corners=False`).
@@ -44,7 +44,7 @@ def gae(classifier: Classifier, images: Images, target: Target, *, start: int = 
         Non-negative maps of shape (B, H, W).
 
     Raises:
-        UserError: The network has no attention, or its attention is not between all pairs of patches.
+        UserError: The network has no attention, or its attention does not cover all pairs of patches.
     """
     check(start=start)
     with recording_attention(classifier, images, start) as seen:

@@ -7,9 +7,9 @@ values in VGG-16, as in Li et al. (2020, section 4.3.1); published code may use 
 the 7 x 7 output of layer4, and in ConvNeXt the output of the last stage. Transformers with windows or stages (Swin,
 PVT) may store A as (B, h, w, C) or as tokens (B, h * w, C).
 
-A contains all evidence only if no branch bypasses the layer; this fails in a network with two streams. If the last
-feature map does not meet this condition, the last earlier feature map that meets it is used; if there is none, an error
-is raised. A layer that the user chooses is used even if a branch bypasses it, but a message is printed.
+A contains all evidence only if no branch bypasses the layer; this is not the case in a network with two streams. If the
+last feature map does not meet this condition, the nearest earlier feature map that does is used; if no feature map
+does, an error is raised. A layer that the user chooses is used even if a branch bypasses it, but a message is printed.
 
 Negative values are set to 0 if and only if no weight of the sample's target is negative; a map for "A, not B" keeps the
 evidence for B. The map is upsampled to the size of the image by bilinear interpolation (`align_corners=False`) in

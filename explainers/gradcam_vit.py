@@ -4,9 +4,9 @@
 
 A = softmax(q k^T / sqrt(d)) is the attention matrix of the last block, of shape (B, heads, T, T); the map uses the
 class token's row over the patches. If the classification head also reads the distillation token, or reads the mean of
-the patch tokens instead of a class token, the maps of the rows of these tokens are averaged. In this average, all patch
-tokens together count as one token. As in gradcam, negative values are set to 0 if and only if no weight of the sample's
-target is negative. The grid of patches is upsampled to the size of the image by bilinear interpolation
+the patch tokens instead of a class token, the maps from the rows of these tokens are averaged. In this average, all
+patch tokens together count as one token. As in gradcam, negative values are set to 0 if and only if no weight of the
+sample's target is negative. The grid of patches is upsampled to the size of the image by bilinear interpolation
 (`align_corners=False`), without normalisation. Elisha et al. (2025) call this method GCV.
 """
 
@@ -44,7 +44,7 @@ def gradcam_vit(classifier: Classifier, images: Images, target: Target, *, on: O
         Maps of shape (B, H, W), non-negative for samples whose target has no negative weight, unless `on="weighted"`.
 
     Raises:
-        UserError: The network has no attention, or its attention is not between all pairs of patches.
+        UserError: The network has no attention, or its attention does not cover all pairs of patches.
     """
     with recording_attention(classifier, images, start=-1) as seen:
         total = explained_score(classifier, images, target, on).sum()

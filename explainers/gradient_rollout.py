@@ -4,18 +4,18 @@
 
 A_l = softmax(q k^T / sqrt(d)) is the attention matrix of block l, of shape (B, heads, T, T). The map is R[class token,
 patches]. The rows of R sum to one. If the classification head also reads the distillation token, or reads the mean of
-the patch tokens instead of a class token, the rows of R - I of these tokens are averaged. In this average, all patch
+the patch tokens instead of a class token, the rows of R - I for these tokens are averaged. In this average, all patch
 tokens together count as one token. (In the row of a class token, I is zero at the patches.) A target of zeros therefore
 yields exactly zero. Columns of class, distillation and register tokens are left out. The grid of patches is upsampled
 to the size of the image by bilinear interpolation (`align_corners=False`).
 
-Published code leaves out block 0, which corresponds to `start=1`. Here all blocks are included by default, as in
-rollout. The repository of Elisha et al. (2025) also contains a version without the relu and with block 0, which yields
-signed maps: `relu=False,start=0`. On ViTs with random weights and 12 blocks, the Spearman correlation with the maps of
-gae is 0.86 to 0.93 with the relu, and 0.63 to 0.79 without. The tables of Elisha et al. clearly distinguish gae from
-this method, which they call Rollout, so the suite for their paper uses the version without the relu. The contrastive
-rollout of Eriksson et al. (2025), which Elisha et al. cite, corresponds to `relu=False,on=weighted`. The notebook of
-Eriksson et al. also drops the lowest nine tenths of each matrix, multiplies each matrix by the gradient of the block
+Published code leaves out block 0, as with `start=1`. Here all blocks are included by default, as in rollout. The
+repository of Elisha et al. (2025) also contains a version without the relu and with block 0, which yields signed maps:
+`relu=False,start=0`. On ViTs with random weights and 12 blocks, the Spearman correlation with the maps of gae is 0.86
+to 0.93 with the relu, and 0.63 to 0.79 without. The tables of Elisha et al. clearly distinguish gae from this method,
+which they call Rollout, so the suite for their paper uses the version without the relu. The contrastive rollout of
+Eriksson et al. (2025), which Elisha et al. cite, corresponds to `relu=False,on=weighted`. The notebook of Eriksson et
+al. also drops the lowest nine tenths of the values in each matrix, multiplies each matrix by the gradient of the block
 counted from the other end, and normalises columns instead of rows.
 """
 
@@ -61,7 +61,7 @@ def gradient_rollout(
         Maps of shape (B, H, W), non-negative for a class token unless `relu=False`.
 
     Raises:
-        UserError: The network has no attention, or its attention is not between all pairs of patches.
+        UserError: The network has no attention, or its attention does not cover all pairs of patches.
     """
     check(start=start)
     with recording_attention(classifier, images, start) as seen:

@@ -2,7 +2,7 @@
 
     map = sum over channels of 1 / N * sum_i (x - b_i) * d score / d x at b_i + a_i (x - b_i)
 
-a_i is uniform in [0, 1], and b_i is one of a fixed bank of baselines. The baselines are standard normal noise after
+a_i is uniform in [0, 1], and b_i is one of the baselines in a fixed bank. The baselines are standard normal noise after
 normalisation, and the bank is the same for every sample of a run. a_i and the choice of b_i are seeded per sample. In
 expectation over a and b, the map sums to score(x) minus the mean score of the bank; this method is also known as
 expected gradients (Erion et al., 2021). Elisha et al. (2025) use Captum's GradientShap, which requires baselines as an
@@ -70,14 +70,14 @@ def gradient_shap(
         baselines: Number of baselines in the bank.
         seed: Seed of the bank. None: the run's seed, or 0 outside a run.
         on: Whether the target's weights apply to logits ("logit") or to probabilities ("probability").
-        reliability: Required reliability of the map of an image, between 0 and 1; further draws are skipped once it is
+        reliability: Required reliability of each image's map, between 0 and 1; further draws are skipped once it is
             reached. None: use all draws.
         batch_size: Number of path points per batch. None: 10 for 224 x 224 pixels, 256 on a GPU.
 
     Returns:
-        Signed maps of shape (B, H, W) of all draws and of two halves. With a bank of baselines, the halves are the
-        draws with even-numbered and with odd-numbered baselines; otherwise they are the even-numbered and the
-        odd-numbered draws.
+        Signed maps of shape (B, H, W) from all draws and from each half of the draws. With a bank of baselines, one
+        half uses the even-numbered baselines and the other half the odd-numbered baselines; otherwise, the halves are
+        the even-numbered and the odd-numbered draws.
 
     Raises:
         UserError: samples, baselines or batch_size is below 1, or reliability is not between 0 and 1.

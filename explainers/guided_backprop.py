@@ -47,13 +47,13 @@ def guided_backprop(
         Maps of shape (B, H, W), non-negative for reduction "max" and signed for "sum".
 
     Raises:
-        UserError: The network computes no ReLU.
+        UserError: The network has no ReLU.
     """
     with GuidedReLUs() as relus:
         guided = gradient_at(classifier, images, target, on)
     if not relus.count:
         raise UserError(
-            f"guided_backprop is not defined for {classifier.id}, which computes no ReLU; "
+            f"guided_backprop is not defined for {classifier.id}, which has no ReLU; "
             "use gradient, smoothgrad or integrated_gradients"
         )
     return over_channels(guided, reduction)

@@ -1,16 +1,16 @@
-"""Iterated integrated attributions (Barkan et al., 2023): gradients averaged along paths of image and layer.
+"""Iterated integrated attributions (Barkan et al., 2023): gradients averaged along paths of the image and the layer.
 
     A(a) = the layer at x' + a (x - x')        v(a, b) = r + b (A(a) - r)        r = min over a of A(a), for each unit
     map = sum over channels of the mean over a and b of d score / d v at v(a, b) * relu(v(a, b))
 
 x' is the image that is zero after normalisation. a and b have the steps + 1 values 0, 1 / steps ... 1. The method is
 two-fold: for each point on the image's path, there is a path of the layer's output. The layer is the same as in
-gradcam. This implementation averages where the authors sum, which does not change the ranking of pixels. The authors
-upsample the map bicubically and scale it to [0, 1]; here it is upsampled bilinearly and not scaled.
+gradcam. This implementation computes means where the authors compute sums; the ranking of pixels is the same. The
+authors upsample the map bicubically and scale it to [0, 1]; here it is upsampled bilinearly and not scaled.
 
 The authors' two-fold code computes the minimum over an axis of size one, so r = A(a) and v does not depend on b. Their
-map is therefore the sum over a of gradient * relu(A(a)); `published=True` returns the mean instead of the sum. The r
-above is the definition in their three-fold code.
+map is therefore the sum over a of gradient * relu(A(a)); `published=True` returns the mean instead of the sum. The
+definition of r above comes from their three-fold code.
 
 On a vision transformer, A = softmax(q k^T / sqrt(d)) is the attention matrix of the last block, of shape (heads, T, T).
 As in the authors' code, everything else is computed from the image x' + a (x - x'). The mean over heads replaces the
@@ -19,7 +19,8 @@ head also reads the distillation token, or reads the mean of the patch tokens in
 these tokens are averaged. In this average, all patch tokens together count as one token. The authors set r = 0 and
 combine all blocks by gradient rollout, which corresponds to `published=True`:
 
-    R = N_L ... N_1 N_0        N_l = (mean over heads, a and b of relu(d score / d A_l x A_l) + I), rows divided by sums
+    R = N_L ... N_1 N_0
+    N_l = (mean over heads, a and b of relu(d score / d A_l x A_l) + I), each row divided by its sum
 
 A_L is v(a, b), and the other A_l are computed by the network. The map is (R - I)[class token, patches].
 """
@@ -94,7 +95,7 @@ def iia(
     on: On = "logit",
     batch_size: int | None = None,
 ) -> Maps:
-    """Return a layer's gradients times its positive values, averaged along paths of image and layer.
+    """Return a layer's gradients times its positive values, averaged along paths of the image and the layer.
 
     For feature maps, the network below the layer is run steps + 2 times, and the network above the layer is run at each
     of the (steps + 1)^2 points. A pass runs the network on one image and replaces the layer's output with the points. A
@@ -118,7 +119,7 @@ def iia(
 
     Raises:
         UserError: The layer does not exist, has no feature map, or runs on several views of an image; no layer contains
-            all evidence; or the network's last features are tokens and its attention is not between all pairs of
+            all evidence; or the network's last features are tokens and its attention does not cover all pairs of
             patches.
     """
     check(steps=steps, batch_size=batch_size)

@@ -65,7 +65,7 @@ def lime(
         classifier: Network to explain.
         images: Images of shape (B, 3, H, W) with values in [0, 1].
         target: Weights over the logits, of shape (B, K).
-        seeds: One seed per image for its pictures.
+        seeds: One seed per image for the choice of visible superpixels.
         samples: Number of pictures per image; with `reliability`, the maximum number.
         kernel_size: Kernel size of quickshift in pixels. None: 4 for images of at least 224 pixels, and proportionally
             smaller for smaller images, so that the number of superpixels stays the same.
@@ -75,13 +75,13 @@ def lime(
         width: Width of the kernel that weights pictures by their distance to the image.
         ridge: Weight of the penalty on beta.
         on: Whether the target's weights apply to logits ("logit") or to probabilities ("probability").
-        reliability: Required reliability of the map of an image, between 0 and 1; further pictures are skipped once it
-            is reached. None: use all pictures.
+        reliability: Required reliability of each image's map, between 0 and 1; further pictures are skipped once it is
+            reached. None: use all pictures.
         batch_size: Number of pictures in memory and in one forward pass. None: 10 for 224 x 224 pixels, 256 on a GPU.
 
     Returns:
-        Signed maps of shape (B, H, W): of all pictures, of the even-numbered and of the odd-numbered pictures;
-        constant on each superpixel.
+        Signed maps of shape (B, H, W) from all pictures, from the even-numbered pictures and from the odd-numbered
+        pictures. Each map is constant on each superpixel.
 
     Raises:
         UserError: scikit-image is not installed.

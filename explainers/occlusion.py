@@ -4,7 +4,7 @@
 
 Windows are squares with a side of `window` pixels, spaced `stride` pixels apart. A side of length L has ceil((L -
 window) / stride) + 1 windows, and the last window is cut off at the border (see docs/other_packages.md for other
-packages). Covered pixels are replaced by the baseline, which is zero after normalisation by default (grey in Zeiler and
+packages). Covered pixels are replaced by the baseline, which by default is zero after normalisation (grey in Zeiler and
 Fergus). Each sample needs one forward pass per window, and one for the image itself. On a CPU, early layers of a
 convolutional network compute only the region that a window can affect (`compute/classifiers/windows.py`). In half
 precision, a score has two or three significant digits, so the drops of small windows are lost to rounding. Li et al.
@@ -70,7 +70,7 @@ def occlusion(
         batch_size: Number of pictures in memory and in one forward pass. None: 10 for 224 x 224 pixels, 256 on a GPU.
 
     Returns:
-        Signed maps of shape (B, H, W), positive for pixels whose covering lowers the score.
+        Signed maps of shape (B, H, W), positive for pixels that lower the score when they are covered.
 
     Raises:
         UserError: The window is larger than the image, or the stride would leave pixels uncovered.

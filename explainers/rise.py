@@ -8,7 +8,7 @@ cells, the grid is extended with the values of these cells. The authors' code re
 (`border=reflect`), which changes 7 % of the pixels for masks of 7 x 7 cells. As in the authors' code, masked pixels of
 the image become zero after normalisation. Li et al. (2020) evaluate the method in section 2.2.2.
 
-The same N masks, a bank that depends on the run's seed, are used for every image. Each pass recreates its masks from
+The same bank of N masks, which depends on the run's seed, is used for every image. Each pass recreates its masks from
 their cells and shifts on the device, so memory does not grow with N. The score is a probability by default. With
 `reliability`, an image uses only as many masks as its map needs (`_draws`).
 """
@@ -69,13 +69,13 @@ def rise(
         border: Extension of a grid beyond the centres of its outer cells: "replicate", or "reflect" as published.
         on: Whether the target's weights apply to logits ("logit") or to probabilities ("probability").
         seed: Seed of the bank of masks. None: the run's seed, or 0 outside a run.
-        reliability: Required reliability of the map of an image, between 0 and 1; further masks are skipped once it is
+        reliability: Required reliability of each image's map, between 0 and 1; further masks are skipped once it is
             reached. None: use all masks.
         batch_size: Number of masks in memory and in one forward pass. None: 10 for 224 x 224 pixels, 256 on a GPU.
 
     Returns:
-        Maps of shape (B, H, W): of all masks, of the even-numbered and of the odd-numbered masks; non-negative if all
-        scores are non-negative.
+        Maps of shape (B, H, W) from all masks, from the even-numbered masks and from the odd-numbered masks. They are
+        non-negative if all scores are non-negative.
 
     Raises:
         UserError: masks, cells or batch_size is below 1, p is not in (0, 1], or reliability is not between 0 and 1.

@@ -9,7 +9,7 @@ together count as one token. Columns of class, distillation and register tokens 
 upsampled to the size of the image by bilinear interpolation (`align_corners=False`). The target is ignored, so the maps
 of all classes are the same.
 
-Some published scripts leave out block 0, which corresponds to `start=1`.
+Some published scripts leave out block 0, as with `start=1`.
 """
 
 import torch
@@ -42,7 +42,7 @@ def rollout(classifier: Classifier, images: Images, target: Target, *, start: in
         Maps of shape (B, H, W) with values in [0, 1].
 
     Raises:
-        UserError: The network has no attention, or its attention is not between all pairs of patches.
+        UserError: The network has no attention, or its attention does not cover all pairs of patches.
     """
     check(start=start)
     with torch.no_grad():  # includes the products, because a network may return inference tensors

@@ -61,16 +61,16 @@ def smoothgrad(
         target: Weights over the logits, of shape (B, K).
         seeds: One seed per image for the noise.
         samples: Number of noisy copies per image; with `reliability`, the maximum number.
-        sigma: Width of the noise as a share of the image's span.
+        sigma: Width of the noise as a fraction of the image's span.
         reduction: Reduction over channels: the largest absolute value ("max") or the sum of the signed values ("sum").
         on: Whether the target's weights apply to logits ("logit") or to probabilities ("probability").
-        reliability: Required reliability of the map of an image, between 0 and 1; further copies are skipped once it is
+        reliability: Required reliability of each image's map, between 0 and 1; further copies are skipped once it is
             reached. None: use all copies.
         batch_size: Number of noisy images per batch. None: 10 for 224 x 224 pixels, 256 on a GPU.
 
     Returns:
-        Maps of shape (B, H, W): of all copies, of the even-numbered and of the odd-numbered copies; non-negative for
-        reduction "max" and signed for "sum".
+        Maps of shape (B, H, W) from all copies, from the even-numbered copies and from the odd-numbered copies. They
+        are non-negative for reduction "max" and signed for "sum".
 
     Raises:
         UserError: samples or batch_size is below 1, sigma is negative, or reliability is not between 0 and 1.

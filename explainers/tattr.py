@@ -1,4 +1,4 @@
-"""Transformer Attribution (Chefer et al., 2021, CVPR): relevance of every attention, weighted by gradients.
+"""Transformer Attribution (Chefer et al., 2021, CVPR): relevance of every attention matrix, weighted by gradients.
 
     R = M_L ... M_1 M_0        M_l = mean over heads of relu(d score / d A_l x R(A_l)) + I
 
@@ -9,27 +9,27 @@ normalised. The map is R[class token, patches]. In the following rules for the r
 
     linear         x_j sum_i [x_j w_ij > 0] w_ij r_i / sum_j' [x_j' w_ij' > 0] x_j' w_ij'     (biases are ignored)
     matrix product half of x * grad(z; x) for each of the two factors x, with r / z as the incoming gradient
-    sum x + y      a = x r / z and b = y r / z, then scaled so that they sum to |sum a| and |sum b| over
-                   |sum a| + |sum b|, times sum r (sums over all tokens and features of one sample)
+    sum x + y      a = x r / z and b = y r / z, then scaled so that a sums to |sum a| / (|sum a| + |sum b|) sum r,
+                   and b to |sum b| / (|sum a| + |sum b|) sum r (sums over all tokens and features of one sample)
     mean           x * grad(z; x) with r / z as the incoming gradient
     softmax, normalisation, GELU (also as x * sigmoid(1.702 x)) and other activations, scaling, added constants:
     unchanged
-    indexing, joining, reshaping: same as a gradient; a value that is used twice receives the sum
+    indexing, joining, reshaping: same as for a gradient; a value that is used twice receives the sum
 
 If the target has weights of both signs, the relevance of its positive weights and of its negative weights is propagated
 separately, and the difference is used (the rule for sums cannot start from weights that cancel). The gradient in the
 formula is the gradient of the score.
 
 If the classification head also reads the distillation token, or reads the mean of the patch tokens instead of a class
-token, the rows of R - I of these tokens are averaged. In this average, all patch tokens together count as one token.
+token, the rows of R - I for these tokens are averaged. In this average, all patch tokens together count as one token.
 (In the row of a class token, I is zero at the patches.) Columns of class, distillation and register tokens are left
 out. The grid of patches is upsampled to the size of the image by bilinear interpolation (`align_corners=False`).
 
 The authors' rule for sums runs over the whole batch, so a map depends on the other images of the batch. Here each image
 is computed separately, including the forward pass, and in float32 for any `precision`. The reason is that the divisions
 amplify differences in the last bits between batches of different size: with random weights, a change of 1e-7 in the
-input may change half of the map. The authors' evaluation leaves out block 0, which corresponds to `start=1`. Here all
-blocks are included by default, as in rollout.
+input may change half of the map. The authors' evaluation leaves out block 0, as with `start=1`. Here all blocks are
+included by default, as in rollout.
 """
 
 from collections.abc import Callable, Iterator
@@ -71,7 +71,7 @@ def check(*, start: int, **others: object) -> None:
 
 @explainer(version=2, needs="attention, gradients", passes=1, check=check, also_called=("transformer attribution",))
 def tattr(classifier: Classifier, images: Images, target: Target, *, start: int = 0, on: On = "logit") -> Maps:
-    """Return the relevance of every attention, weighted by the gradients of the score.
+    """Return the relevance of every attention matrix, weighted by the gradients of the score.
 
     Relevance is always propagated from the logits. Each image needs a forward pass, a backward pass and a propagation
     of relevance (two propagations for weights of both signs). The rule for a linear layer has four matrix products, so
@@ -89,7 +89,7 @@ def tattr(classifier: Classifier, images: Images, target: Target, *, start: int 
         Non-negative maps of shape (B, H, W).
 
     Raises:
-        UserError: The network has no attention, its attention is not between all pairs of patches, or an operation has
+        UserError: The network has no attention, its attention does not cover all pairs of patches, or an operation has
             no rule (such as gated units or rotary positions).
     """
     check(start=start)

@@ -39,7 +39,8 @@ def score_curves(picture, saliency, model, chosen):
         raise gr.Error("the image or its saliency map is missing; upload both")
     if picture.size != saliency.size:
         raise gr.Error(
-            f"the map has {saliency.size} pixels, but the image has {picture.size}; upload two files of the same size"
+            f"the map has size {saliency.size}, but the image has size {picture.size}; "
+            "upload two files of the same size"
         )
     classifier = load(model)
     images, seen, target = read(classifier, picture, chosen)

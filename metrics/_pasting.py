@@ -66,7 +66,7 @@ class Pasted:
 
     Attributes:
         p: Probabilities for the normal and the inverse image of each of R pairings, float64 (B, 2, R, K).
-        size: Share of an image's pixels that belong to S, of shape (B, R).
+        size: Fraction of an image's pixels that belong to S, of shape (B, R).
     """
 
     p: np.ndarray
@@ -104,9 +104,9 @@ def pasted(images: Images, classifier: nn.Module, partners: Partners, threshold:
 def salient_pixels(maps: np.ndarray, threshold: float, by: By) -> np.ndarray:
     """Return a mask of the salient pixels, bool (N, H, W).
 
-    With by="value", these are the pixels above a share `threshold` of the map's range. With by="percentile", they are
-    the pixels above this percentile of the map; their number is exact, and ties are broken by the order defined in
-    `saliency_bench.maps`. A constant map has no salient pixels.
+    With by="value", these are the pixels whose min-max scaled value exceeds `threshold`. With by="percentile", they are
+    the pixels above the percentile `threshold` of the map; their number is exact, and ties are broken by the order
+    defined in `saliency_bench.maps`. A constant map has no salient pixels.
     """
     if by == "value":
         return normalise(maps) > threshold

@@ -5,7 +5,7 @@ Example:
     >>> import torch
     >>> import saliency_bench as sb
     >>> class Corner(torch.nn.Module):
-    ...     # Probability of class 1 = share of white among the four pixels in the upper left corner.
+    ...     # Probability of class 1 = fraction of white pixels among the four in the upper left corner.
     ...     def forward(self, images):
     ...         white = images[:, :, :2, :2].mean(dim=(1, 2, 3))
     ...         return torch.stack([1 - white, white], dim=1).log()

@@ -50,14 +50,15 @@ def saliency_cauc(
 
     Caveat: only salient pixels are deleted, so a map with fewer salient pixels gets a smaller (better) score. A map
     with a few spikes looks perfect wherever its spikes are. Compare maps with similar numbers of salient pixels, or use
-    a metric that deletes the same share of pixels for every map (saliency_deletion).
+    a metric that deletes the same fraction of pixels for every map (saliency_deletion).
 
     Args:
         curves: `perturbation.Curves` of the images, the target and the maps.
         groups: Groups of the classifier's classes, required for rival="group".
         step: Number of pixels removed per step. The area uses every point of the path, so each sample needs one forward
             pass per step of the longest path in its batch: at most H W / step (3,136 for 224 x 224 pixels).
-        threshold: Share of the map's range (salient="range") or maximum ("maximum") above which pixels are salient.
+        threshold: Fraction of the map's range (salient="range") or of its maximum ("maximum") above which pixels are
+            salient.
         salient: Rule that selects the salient pixels. "range": pixels above min + threshold (max - min), as in the
             published code. "maximum": pixels of at least threshold * max, as in the paper; there are none if max <= 0.
         reference: Values that replace the removed pixels. "black": 0, for images in [0, 1]. "mean": the classifier's
@@ -77,9 +78,10 @@ def saliency_cauc(
         UserError: An option is out of range.
 
     Example:
-        Take a 4 x 4 image and a classifier whose p_A is the share of white among the four pixels in the upper left
+        Take a 4 x 4 image and a classifier whose p_A is the fraction of white pixels among the four in the upper left
         corner, with p_B = 1 - p_A. The image is white, and the map ranks the pixels row by row from 16 to 1. The 8
-        pixels above 8.5 are salient. With step=2, the path has 4 points; removing the whole image would take 9 points:
+        pixels above 8.5 are salient. With step=2, the path has 4 points; it would have 9 if the whole image were
+        removed:
 
             pixels gone     0   2     4     6
             p_A             1   1/2   1/2   0

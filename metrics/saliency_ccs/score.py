@@ -73,10 +73,10 @@ def saliency_ccs(
         UserError: The reference is unknown.
 
     Example:
-        Take a white 4 x 4 image and the groups {A, B} and {C, D}. u and l are the shares of white in the upper and the
-        lower half of the image. The classifier predicts p_A = u / 2 and p_B = 3 l / 10. The remaining probability r is
-        divided into p_C = 3 r / 4 and p_D = r / 4. The map for B against A ranks the lower half first, so p_B falls
-        before p_A:
+        Take a white 4 x 4 image and the groups {A, B} and {C, D}. u and l are the fractions of white pixels in the
+        upper and the lower half of the image. The classifier predicts p_A = u / 2 and p_B = 3 l / 10. The remaining
+        probability r is divided into p_C = 3 r / 4 and p_D = r / 4. The map for B against A ranks the lower half first,
+        so p_B falls before p_A:
 
             removed        2        3        5        6        8        10       11       13       14 pixels
             f_A - f_B      0.275    0.3125   0.3875   0.425    0.5      0.375    0.3125   0.1875   0.125

@@ -64,9 +64,10 @@ def saliency_cdrop(
     Args:
         curves: `perturbation.Curves` of the images, the target and the maps.
         groups: Groups of the classifier's classes, required for rival="group".
-        step: Number of pixels removed per step. Of each path, only the whole image and the last three points are
+        step: Number of pixels removed per step. Only the whole image and the last three points of each path are
             classified.
-        threshold: Share of the map's range (salient="range") or maximum ("maximum") above which pixels are salient.
+        threshold: Fraction of the map's range (salient="range") or of its maximum ("maximum") above which pixels are
+            salient.
         salient: Rule that selects the salient pixels. "range": pixels above min + threshold (max - min), as in the
             published code. "maximum": pixels of at least threshold * max, as in the paper; there are none if max <= 0.
         reference: Values that replace the removed pixels. "black": 0, for images in [0, 1]. "mean": the classifier's
@@ -86,7 +87,7 @@ def saliency_cdrop(
         UserError: An option is out of range.
 
     Example:
-        Take a 4 x 4 image and a classifier whose p_A is the share of white among the four pixels in the upper left
+        Take a 4 x 4 image and a classifier whose p_A is the fraction of white pixels among the four in the upper left
         corner, with p_B = 1 - p_A. The image is white, and the map ranks the pixels row by row from 16 to 1. The 8
         pixels above 8.5 are salient. With step=2 the path has 4 points, and tau = 0.8:
 

@@ -52,7 +52,7 @@ def saliency_cds(curves: Curves, *, reference: Reference = "black") -> np.ndarra
         UserError: The reference is unknown.
 
     Example:
-        Take a 4 x 4 image and a classifier whose p_A is the share of white among the four pixels in the upper left
+        Take a 4 x 4 image and a classifier whose p_A is the fraction of white pixels among the four in the upper left
         corner. The image is white, and the map ranks the pixels row by row:
 
             r             0.1   0.2   0.3   0.4   0.5   0.6   0.7   0.8   0.9

@@ -46,7 +46,7 @@ def saliency_cgc(
 ) -> np.ndarray:
     """Return the class group contrastivity.
 
-    It measures how far the probability of A falls, and the probabilities of the other classes in its group rise, as the
+    It measures how far the probability of A falls and the probabilities of the other classes in its group rise as the
     evidence for A is removed.
 
         CGC = 1/0.8 * integral of 1/2 [mean over k in G_A of (f_k(x_s) - f_k(x)) + f_A(x) - f_A(x_s)] ds
@@ -76,10 +76,10 @@ def saliency_cgc(
         UserError: The reference is unknown.
 
     Example:
-        Take a white 4 x 4 image and the groups {A, B} and {C, D}. u and l are the shares of white in the upper and the
-        lower half of the image. The classifier predicts p_A = u / 2 and p_B = 3 l / 10. The remaining probability r is
-        divided into p_C = 3 r / 4 and p_D = r / 4. The map for A against B ranks the upper half first, so p_A falls
-        before p_B:
+        Take a white 4 x 4 image and the groups {A, B} and {C, D}. u and l are the fractions of white pixels in the
+        upper and the lower half of the image. The classifier predicts p_A = u / 2 and p_B = 3 l / 10. The remaining
+        probability r is divided into p_C = 3 r / 4 and p_D = r / 4. The map for A against B ranks the upper half first,
+        so p_A falls before p_B:
 
             removed        2        3        5        6        8        10       11       13       14 pixels
             value          0.0625   0.09375  0.15625  0.1875   0.25     0.2125   0.19375  0.15625  0.1375

@@ -18,7 +18,7 @@ from saliency_bench.types import Images
 
 
 def sides(groups: ClassGroups, a: int, p: np.ndarray) -> TargetTerms | None:
-    """Return the group of A and the most probable group that is disjoint from it, or None if there is none."""
+    """Return A's group and the most probable group disjoint from it, or None if no group is disjoint from A's group."""
     rival = groups.rival(a, p)
     return TargetTerms(groups.group_of(a), rival) if rival else None
 
@@ -46,7 +46,7 @@ def saliency_cgs(
 ) -> np.ndarray:
     """Return the contrastive group score.
 
-    It measures how far the probabilities of G_A fall, and the probabilities of G_B rise, as distinguishing pixels are
+    It measures how far the probabilities of G_A fall and the probabilities of G_B rise as distinguishing pixels are
     removed.
 
         CGS = 1/0.8 * integral of 1/2 [mean over k in G_A of (f_k(x) - f_k(x_s))
@@ -54,7 +54,7 @@ def saliency_cgs(
 
     This is equation 5 of Elisha et al. (2025). The integral is computed by the trapezoid rule on 0.1, 0.2, ..., 0.9. f
     denotes the probabilities, and G_A is the group of the top class. G_B is the group with the highest mean probability
-    among the groups that share no class with G_A. It is never a merged group, because a merged group does not stand for
+    among the groups that share no class with G_A. It is never a merged group, because a merged group does not represent
     a single concept. The map explains the target group_vs_group(G_A, G_B). x_s is the image without the top fraction s
     of the map's pixels.
 
@@ -79,9 +79,10 @@ def saliency_cgs(
         UserError: The reference is unknown.
 
     Example:
-        Take a white 4 x 4 image and the groups {A, B} and {C, D}. u and l are the shares of white in the upper and the
-        lower half of the image. The classifier predicts p_A = u / 2 and p_B = 3 l / 10. The remaining probability r is
-        divided into p_C = 3 r / 4 and p_D = r / 4. The map for {A, B} against {C, D} ranks the upper half first:
+        Take a white 4 x 4 image and the groups {A, B} and {C, D}. u and l are the fractions of white pixels in the
+        upper and the lower half of the image. The classifier predicts p_A = u / 2 and p_B = 3 l / 10. The remaining
+        probability r is divided into p_C = 3 r / 4 and p_D = r / 4. The map for {A, B} against {C, D} ranks the upper
+        half first:
 
             removed        2        3        5        6        8        10       11       13       14 pixels
             value          0.0625   0.09375  0.15625  0.1875   0.25     0.2875   0.30625  0.34375  0.3625

@@ -17,7 +17,7 @@ from saliency_bench.types import Images
 
 
 def range_of(options: dict[str, Any]) -> tuple[float, float]:
-    """Return the range of scores, which is unbounded for the entropy because it grows with the number of classes."""
+    """Return the range of scores. It is unbounded for entropy, which grows with the number of classes."""
     return (-1.0, 1.0) if options["of"] == "probability" else (-inf, inf)
 
 
@@ -27,7 +27,7 @@ def higher_is_better(options: dict[str, Any]) -> bool:
 
 
 def parts(options: dict[str, Any], classifier: object) -> list[str]:
-    """Return the names of the parts: change with S pasted, change with other pixels pasted, share of pixels in S."""
+    """Return the names of the parts: change with S pasted, change with other pixels pasted, fraction of pixels in S."""
     return ["normal", "inverse", "size"]
 
 
@@ -67,7 +67,8 @@ def saliency_confidence(
     The pictures are the same as in saliency_correctness. For each class, the salient regions S of the k images with the
     highest probability (set H) are pasted into the k images with the lowest probability (set L). The score has three
     parts: "normal" is the score; "inverse" is the change when the pixels outside S are pasted instead; "size" is the
-    share of pixels in S. A map that marks every pixel gets the best possible score, so read the three parts together.
+    fraction of pixels in S. A map that marks every pixel gets the best possible score, so read the three parts
+    together.
 
     Args:
         images: Images of L, of shape (B, 3, H, W) with values in [0, 1].
@@ -79,20 +80,20 @@ def saliency_confidence(
             nats; lower is better.
         k: Number of images per class in each of H and L, limited to n // 2 for a class of n images.
         pairings: Number of random pairings within a class.
-        threshold: Threshold that the pixels in S exceed. With by="value", a share of the map's range from 0 to 1. With
-            by="percentile", a percentile of the map's pixels from 0 to 100.
+        threshold: Threshold that the pixels in S exceed. With by="value", a fraction (0 to 1) of the map's range. With
+            by="percentile", a percentile (0 to 100) of the map's pixels.
         by: Scale of the threshold: the range of the map ("value") or the percentiles of its pixels ("percentile").
 
     Returns:
-        Means over the pairings of normal, inverse and size, float64 (B, 3). Images that are in no L have no score.
+        Means over the pairings of normal, inverse and size, float64 (B, 3). Images that are not in any L have no score.
 
     Raises:
         UserError: `of` is "entropy" and the classifier has a sigmoid, so its classes are not mutually exclusive.
 
     Example:
         Take one pairing of 4 x 4 images. The map of H is 8 in the upper left quarter and 0 elsewhere, so S contains 4 /
-        16 of the pixels. The classifier's logits are 0 and 2 ln 3 times the share of white in the upper left quarter.
-        This quarter is white in H and black in L:
+        16 of the pixels. The classifier's logits are 0 and 2 ln 3 times the fraction of white pixels in the upper left
+        quarter. This quarter is white in H and black in L:
 
             8 8 0 0     p of L: 1 / 2
             8 8 0 0     normal: white, 9 / (9 + 1) = 0.9;  0.9 - 0.5 = 0.4

@@ -158,6 +158,6 @@ def series_of(values: np.ndarray, inside: np.ndarray, series: str) -> np.ndarray
 
 
 def shares(values: np.ndarray) -> np.ndarray:
-    """Return the values min-max scaled and divided by their sum, float64 (N,), or equal shares if they are constant."""
+    """Return the values min-max scaled and divided by their sum, float64 (N,), or equal values if they are constant."""
     normal = normalise(values.astype(np.float64).reshape(1, 1, -1)).ravel()
     return normal / normal.sum() if normal.any() else np.full(len(normal), 1 / len(normal))

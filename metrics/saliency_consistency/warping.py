@@ -4,9 +4,10 @@ The distance of two vectors is the sum of their absolute differences. Numbers ar
 
 Both series are halved by averaging neighbours until one of them has fewer than radius + 2 items. All alignments are
 tried at this coarsest level. At each finer level, a path may only pass through cells of the coarser path and cells up
-to `radius` away. If several steps reach a cell at the same cost, the library chooses the first of these: advance in x,
-advance in y, advance in both. This choice determines the search window of the finer level, and thereby the distance.
-All sums are therefore computed and compared in the library's order, so results for series of numbers are bit-identical.
+to `radius` away. If several steps reach a cell at the same cost, the library chooses the first of the following:
+advance in x, advance in y, advance in both. This choice determines the search window of the finer level, and thereby
+the distance. All sums are therefore computed and compared in the library's order, so results for series of numbers are
+bit-identical.
 
 The code is compiled at the first call in each process, which takes about two seconds. It is not cached on disk, because
 numba would write the cache next to the installed package, which may be read-only.

@@ -87,17 +87,17 @@ def saliency_correctness(
         partners: Images of H that are paired with each image.
         k: Number of images per class in each of H and L, limited to n // 2 for a class of n images.
         pairings: Number of random pairings within a class.
-        threshold: Threshold that the pixels in S exceed. With by="value", a share of the map's range from 0 to 1. With
-            by="percentile", a percentile of the map's pixels from 0 to 100, such as 20, 40, 60 or 80; S then has the
-            same number of pixels for every map.
+        threshold: Threshold that the pixels in S exceed. With by="value", a fraction (0 to 1) of the map's range. With
+            by="percentile", a percentile (0 to 100) of the map's pixels, such as 20, 40, 60 or 80; S then has the same
+            number of pixels for every map.
         by: Scale of the threshold: the range of the map ("value") or the percentiles of its pixels ("percentile").
         top: Whether the class must be the top class (1) or among the top five (5).
 
     Returns:
-        Accuracies of each image of L, float64 (B, 6). normal@1, normal@5, inverse@1 and inverse@5 are the shares of
+        Accuracies of each image of L, float64 (B, 6). normal@1, normal@5, inverse@1 and inverse@5 are the fractions of
         pairings in which the class is recognised. plain@1 and plain@5 are the accuracies on the unchanged image. The @5
-        values are NaN if there are five classes or fewer, or no softmax. Images that are in no L have no score. Higher
-        is better.
+        values are NaN if there are five classes or fewer, or no softmax. Images that are not in any L have no score.
+        Higher is better.
 
     Raises:
         UserError: `top` is 5, and the classifier has five classes or fewer, or no softmax.
@@ -116,8 +116,7 @@ def saliency_correctness(
     if top == 5 and not _pasting.has_five(activation, classes):
         raise UserError(
             "saliency_correctness:top=5 needs a softmax over more than five classes, but this model has a "
-            f"{activation} "
-            f"over {classes} classes: remove top=5"
+            f"{activation} over {classes} classes; remove top=5"
         )
     pictures = _pasting.pasted(images, classifier, partners, threshold, by)
     plain = probabilities(logits.double(), activation).cpu().numpy()

@@ -25,7 +25,7 @@ from .score import saliency_crowd_auc
 class SaliencyCrowdAuc(MapOnlyShell, evaluate.Metric):
     """Wrapper for `evaluate`. The metric itself is declared in score.py."""
 
-    INPUTS = """predictions: the exposures (N,) at which the judgements were first correct, as shares of the pixels:
+    INPUTS = """predictions: the exposures (N,) at which the judgements were first correct, as fractions of the pixels:
         above 0 and at most 1. None for a judgement that ended without a correct answer."""
     ALONE = "uses only people's answers"
     function = staticmethod(saliency_crowd_auc)
@@ -40,11 +40,11 @@ class SaliencyCrowdAuc(MapOnlyShell, evaluate.Metric):
         return datasets.Features({"predictions": datasets.Value("float64")})
 
     def _inputs(self, predictions: Any = None, references: Any = None) -> dict[str, Any]:
-        """Return the exposure (N,) of the first correct answer of each judgement, or NaN if none is correct."""
+        """Return the exposure (N,) at the first correct answer in each judgement, or NaN if no answer is correct."""
         self._refuse(references)
         if predictions is None:
             raise ValueError(
-                f"{self.name} needs `predictions`, which contains the exposure of the first correct answer of each "
+                f"{self.name} needs `predictions`, which contains the exposure at the first correct answer in each "
                 "judgement"
             )
         return {"predictions": read_first_right(predictions)}

@@ -24,7 +24,7 @@ def check(*, exposures: Sequence[float]) -> None:
     also_called=("peekaboom", "crowd auc"),
 )
 def saliency_crowd_auc(first_right: np.ndarray, *, exposures: Sequence[float] = SHOWN) -> np.ndarray:
-    """Return the area under a(r): 1 if a person who sees the top fraction r of a picture names its class, else 0.
+    """Return the area under a(r), which is 1 if a person names a picture's class given its top fraction r, else 0.
 
         score = integral of a(r) dr over [0, R] / R, by the trapezoid rule at r = 0 and at the exposures up to R
 
@@ -32,19 +32,19 @@ def saliency_crowd_auc(first_right: np.ndarray, *, exposures: Sequence[float] = 
 
     A person is shown the top 5 % of the pixels of a picture, then more pixels, until the person chooses the correct
     class from several classes. a(r) of this judgement is 1 from that exposure on and 0 before; it is 0 at r = 0. The
-    mean over judgements is the area under the accuracy curve, where the accuracy at r is the share of judgements that
-    are correct at or before r.
+    mean over judgements is the area under the accuracy curve, where the accuracy at r is the fraction of judgements
+    that are correct at or before r.
 
     Args:
         first_right: Exposure of the first correct answer in each judgement (one person, one picture, one map), float
             (B,). NaN for a judgement that ended without a correct answer ("I don't know" at 100 %).
-        exposures: Increasing shares of the pixels that people were shown, above 0 and at most 1.
+        exposures: Increasing fractions of the pixels that people were shown, above 0 and at most 1.
 
     Returns:
         Scores in [0, 1], float64 (B,); higher is better. The score is 0 if no answer was correct.
 
     Raises:
-        ValueError: The exposures are not increasing shares.
+        ValueError: The exposures are not increasing fractions.
 
     Example:
         People are shown the top 4, then 8, then all 16 pixels of a 4 x 4 picture, so r = 0.25, 0.5, 1:

@@ -48,7 +48,7 @@ def saliency_deletion(curves: Curves, *, reference: Reference = "black", steps: 
         UserError: The reference is unknown or steps is out of range.
 
     Example:
-        Take a 4 x 4 image and a classifier whose p_c is the share of white among the four pixels in the upper left
+        Take a 4 x 4 image and a classifier whose p_c is the fraction of white pixels among the four in the upper left
         corner. The image is white, and the map ranks the pixels row by row. Each of the first two rows therefore
         removes two of these four pixels:
 

@@ -27,7 +27,7 @@ def marked(maps: Any, masks: Any) -> np.ndarray:
     also_called=("energy-based pointing game", "EBPG", "relevance mass accuracy", "GridPG"),
 )
 def saliency_energy(maps: Any, masks: Any) -> np.ndarray:
-    """Return the energy-based pointing game: the share of the sum of a map's positive values that is inside the mask.
+    """Return the energy-based pointing game: the fraction of the sum of positive values that lies inside the mask.
 
         score = sum over the mask of max(map, 0) / sum over the image of max(map, 0)
 

@@ -42,7 +42,7 @@ def saliency_idr(
     therefore no better than chance, which is 1/2. Maps are first brought to a common scale: negative values become 0,
     values are clipped at the 99th percentile, and the result is min-max scaled to [0, 1]. The run's classifier of
     objects is not used. The rate was introduced in BAM (Yang and Kim, 2019) and is equation 14 of Li et al. (2020). Li
-    et al. call it a share of hits and give equal means the score 0, so a constant map would be perfect.
+    et al. describe it as a fraction of hits and assign the score 0 to equal means, so a constant map would be perfect.
 
     Args:
         images: Images with the object, of shape (B, 3, H, W) with values in [0, 1].

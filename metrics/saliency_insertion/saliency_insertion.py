@@ -5,7 +5,7 @@ Example:
     >>> import torch
     >>> import saliency_bench as sb
     >>> class WhiteInTheCorner(torch.nn.Module):
-    ...     # Probability of class 1 = share of white among the four pixels in the upper left corner.
+    ...     # Probability of class 1 = fraction of white pixels among the four in the upper left corner.
     ...     def __init__(self):
     ...         super().__init__()
     ...         self.register_buffer("mean", torch.zeros(1, 3, 1, 1))

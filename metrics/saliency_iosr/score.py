@@ -39,7 +39,7 @@ def saliency_iosr(maps: Any, masks: Any, *, threshold: float = 0.5) -> np.ndarra
     Args:
         maps: Finite maps of shape (B, H, W).
         masks: Masks of shape (B, H, W): booleans, or 0 and one other value.
-        threshold: Share of the map's maximum that salient pixels exceed, in [0, 1).
+        threshold: Fraction of the map's maximum, in [0, 1), that salient pixels exceed.
 
     Returns:
         Scores in [0, 1], float64 (B,); higher is better. The score is 0 if the maximum is not positive, because no

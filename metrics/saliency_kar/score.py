@@ -48,9 +48,9 @@ def saliency_kar(
 
     The explainer explains the class that the run's classifier predicts for every training, validation and test image
     (maps for the label would leak the label). All pixels except the top fraction r are replaced by the mean colour of
-    the training images. For each r, networks of the classifier's architecture are trained from new weights with the
+    the training images. For each r, networks with the classifier's architecture are trained from new weights with the
     same procedure: Adam, keeping the weights of the epoch that is best on the changed validation images. a(r) is the
-    share of these networks that predict the sample's label. A run also scores two controls for every explainer:
+    fraction of these networks that predict the sample's label. A run also scores two controls for every explainer:
     `random`, and the explainer's maps after a strong Gaussian blur. The controls are needed because a less informative
     map often scores better (Brocki and Chung, 2023).
 

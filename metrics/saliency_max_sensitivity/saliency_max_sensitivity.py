@@ -10,7 +10,7 @@ Example:
     ...         return torch.tensor([[1.0, 0.0]]).repeat(len(images), 1)
     ...
     >>> def explainer(classifier, images, target):
-    ...     # All pixels are 1, except a 2 on the first pixel of a white image or the second pixel of another one.
+    ...     # All values are 1, except for a 2 at the first pixel of a white image or the second of any other image.
     ...     maps = torch.ones(len(images), 4, 4)
     ...     white = (images == 1).all(dim=(1, 2, 3))
     ...     maps[white, 0, 0], maps[~white, 0, 1] = 2, 2

@@ -61,8 +61,8 @@ def saliency_own_region(
         reference: Values outside S. "black": 0, for images in [0, 1] (table 9 of the paper). "mean": the classifier's
             normalisation mean. Table 10 of the paper uses a grey that is computed from the bias of a convolution, but
             this convolution has no bias in torchvision's Inception v3. For the other references, see saliency_kae.
-        threshold: Threshold that the pixels in S exceed. With by="value", a share of the map's range from 0 to 1. With
-            by="percentile", a percentile of the map's pixels from 0 to 100.
+        threshold: Threshold that the pixels in S exceed. With by="value", a fraction (0 to 1) of the map's range. With
+            by="percentile", a percentile (0 to 100) of the map's pixels.
         by: Scale of the threshold: the range of the map ("value") or the percentiles of its pixels ("percentile").
 
     Returns:
@@ -74,7 +74,8 @@ def saliency_own_region(
         UserError: The reference is unknown or the threshold is out of range.
 
     Example:
-        Take a white 4 x 4 image of class 1 and a classifier whose p_1 is the share of white in the upper left quarter:
+        Take a white 4 x 4 image of class 1 and a classifier whose p_1 is the fraction of white pixels in the upper left
+        quarter:
 
             8 8 0 0     S (values above 4.5, the midpoint of the range) has three pixels of this quarter
             8 3 0 0     p_1 = 3/4, so class 1 is the top class: acc@1 = 1

@@ -71,10 +71,10 @@ def saliency_pgs(
         UserError: The reference is unknown.
 
     Example:
-        Take a white 4 x 4 image and the groups {A, B} and {C, D}. u and l are the shares of white in the upper and the
-        lower half of the image. The classifier predicts p_A = u / 2 and p_B = 3 l / 10. The remaining probability r is
-        divided into p_C = 3 r / 4 and p_D = r / 4. The map for the group ranks the upper half first, so p_A falls
-        before p_B:
+        Take a white 4 x 4 image and the groups {A, B} and {C, D}. u and l are the fractions of white pixels in the
+        upper and the lower half of the image. The classifier predicts p_A = u / 2 and p_B = 3 l / 10. The remaining
+        probability r is divided into p_C = 3 r / 4 and p_D = r / 4. The map for the group ranks the upper half first,
+        so p_A falls before p_B:
 
             removed        2        3        5        6        8        10       11       13       14 pixels
             value          0.0625   0.09375  0.15625  0.1875   0.25     0.2875   0.30625  0.34375  0.3625

@@ -31,7 +31,7 @@ def check(*, ties: str, tolerance: float) -> None:
 def saliency_pointing_game(
     maps: Any, masks: Any, *, ties: Literal["share", "any"] = "share", tolerance: float = 0
 ) -> np.ndarray:
-    """Return the share of a map's maxima that lie in its mask, which is 1 or 0 for a unique maximum.
+    """Return the fraction of a map's maxima that lie in its mask, which is 1 or 0 for a unique maximum.
 
         score = |{x : map(x) = max map, distance(x, mask) <= tolerance}| / |{x : map(x) = max map}|
 

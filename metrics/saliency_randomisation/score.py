@@ -123,8 +123,8 @@ def saliency_randomisation(
         |E| is 1 in the top row of 4 x 4 pixels and 0 elsewhere; with random weights it is 1 in the top two rows. Each
         map has two distinct values, so the rank correlation equals Pearson's correlation. The means are 1/4 and 1/2,
         the covariance is 4/16 - 1/8 = 1/8, and the variances are 3/16 and 1/4. form="spearman" therefore returns 1/8 /
-        sqrt(3/64) = 1 / sqrt(3) = 0.5774. The histograms have 4 and 12 pixels before, and 8 and 8 pixels after
-        randomisation. Their entropies are 0.5623 and 0.6931, so form="complexity" returns 0.2326.
+        sqrt(3/64) = 1 / sqrt(3) = 0.5774. The histograms contain 4 and 12 pixels before randomisation, and 8 and 8
+        pixels after it. Their entropies are 0.5623 and 0.6931, so form="complexity" returns 0.2326.
     """
     check(smooth=smooth, layers=layers)
     names = parts({"form": form, "layers": layers}, classifier)

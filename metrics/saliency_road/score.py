@@ -39,7 +39,7 @@ def saliency_road(
 
         score = integral of a(r) dr over [0, 1] by the trapezoid rule at r = 0, 5, 10, 15, 20, 30, 50, 75, 100 %
 
-    a is 1 if the classifier predicts the sample's label, whatever class the map explains, and 0 otherwise. Removed
+    a(r) is 1 if the classifier predicts the sample's label, whatever class the map explains, and 0 otherwise. Removed
     pixels are not blackened, because a black shape could reveal the class. Each removed pixel becomes the weighted mean
     of its neighbours: 1/6 for direct and 1/12 for diagonal neighbours. Removed neighbours are included, which requires
     solving one linear system per picture. Normal noise with a standard deviation of 0.01, for values in [0, 1], is
@@ -51,14 +51,14 @@ def saliency_road(
     Args:
         curves: `perturbation.Curves` of the images, the target and the maps.
         labels: Correct classes of each image, bool (B, K).
-        order: Order of removal. "morf": the most relevant share r is removed; lower is better. "lerf": all pixels
-            except the most relevant share r are removed, so the least relevant pixels are removed first as r falls;
+        order: Order of removal. "morf": the most relevant fraction r is removed; lower is better. "lerf": all pixels
+            except the most relevant fraction r are removed, so the least relevant pixels are removed first as r falls;
             higher is better.
-        exposure: Share in [0, 1] at which a is returned. None: return the area.
+        exposure: Fraction r in [0, 1] at which a(r) is returned. None: return the area.
 
     Returns:
-        Values of a at each exposure, of shape (B, P); these are the parts of the score. `reduce` computes the area, in
-        [0, 1].
+        Values of a(r) at each exposure, of shape (B, P); these are the parts of the score. `reduce` computes the area,
+        in [0, 1].
 
     Raises:
         UserError: The exposure is out of range.

@@ -32,10 +32,10 @@ def saliency_roae(
 
         score = integral of a(r) dr over [0, 1] by the trapezoid rule at r = 0, 5, 10, 15, 20, 30, 50, 75, 100 %
 
-    a is 1 if the classifier predicts the sample's label, whatever class the map explains, and 0 otherwise. The
+    a(r) is 1 if the classifier predicts the sample's label, whatever class the map explains, and 0 otherwise. The
     prediction is correct if the top class is one of the label's classes or, with sigmoid outputs, if one of the label's
-    classes has p > 0.5. The mean of a over samples is the accuracy, and the mean score is the area under the accuracy
-    curve.
+    classes has p > 0.5. The mean of a(r) over samples is the accuracy, and the mean score is the area under the
+    accuracy curve.
 
     Args:
         curves: `perturbation.Curves` of the images, the target and the maps.
@@ -46,17 +46,17 @@ def saliency_roae(
             "linear": linear imputation from the kept pixels (ROAD). "farthest": 0 or 1, whichever is farther from the
             pixel's value. "gaussian": normal noise around the pixel's value, truncated to [0, 1]. "farthest" and
             "gaussian" are from Sturmfels et al. (2020).
-        exposure: Share in [0, 1] at which a is returned. None: return the area.
+        exposure: Fraction r in [0, 1] at which a(r) is returned. None: return the area.
 
     Returns:
-        Values of a at each exposure, of shape (B, P); these are the parts of the score. `reduce` computes the area, in
-        [0, 1]; lower is better.
+        Values of a(r) at each exposure, of shape (B, P); these are the parts of the score. `reduce` computes the area,
+        in [0, 1]; lower is better.
 
     Raises:
         UserError: The reference is unknown or the exposure is out of range.
 
     Example:
-        Take a 4 x 4 image and a classifier whose p_c is the share of white among the four pixels in the upper left
+        Take a 4 x 4 image and a classifier whose p_c is the fraction of white pixels among the four in the upper left
         corner. The image is white, and the map ranks the pixels row by row:
 
             exposure   0   5 %   10 %   15 %   20 %   30 %   50 %   75 %   100 %

@@ -48,11 +48,11 @@ def saliency_roar(
 
     The explainer explains the class that the run's classifier predicts for every training, validation and test image
     (maps for the label would leak the label). The top fraction r of the pixels is replaced by the mean colour of the
-    training images. For each r, networks of the classifier's architecture are trained from new weights with the same
-    procedure: Adam, keeping the weights of the epoch that is best on the changed validation images. a(r) is the share
-    of these networks that predict the sample's label. A run also scores two controls for every explainer: `random`, and
-    the explainer's maps after a strong Gaussian blur. The controls are needed because a less informative map often
-    scores better (Brocki and Chung, 2023).
+    training images. For each r, networks with the classifier's architecture are trained from new weights with the same
+    procedure: Adam, keeping the weights of the epoch that is best on the changed validation images. a(r) is the
+    fraction of these networks that predict the sample's label. A run also scores two controls for every explainer:
+    `random`, and the explainer's maps after a strong Gaussian blur. The controls are needed because a less informative
+    map often scores better (Brocki and Chung, 2023).
 
     Args:
         retrained: Class that each network predicts for each image, int (B, P); -1 if missing. P is the number of

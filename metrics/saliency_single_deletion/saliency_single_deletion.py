@@ -5,7 +5,7 @@ Example:
     >>> import torch
     >>> import saliency_bench as sb
     >>> class Weighted(torch.nn.Module):
-    ...     # Logit of class 0: the white shares of the four quarters, times 3, 2, 1 and 0.
+    ...     # Logit of class 0: the fractions of white in the four quarters, times 3, 2, 1 and 0.
     ...     def forward(self, images):
     ...         shares = torch.nn.functional.avg_pool2d(images.mean(dim=1, keepdim=True), 2).flatten(1)
     ...         return torch.stack([shares @ torch.tensor([3.0, 2.0, 1.0, 0.0]), shares[:, 0] * 0], dim=1)

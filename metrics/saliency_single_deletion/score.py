@@ -38,7 +38,7 @@ def check(*, grid: int, **others: object) -> None:
     also_called=("IDSDS", "in-domain single deletion score", "single deletion"),
 )
 def saliency_single_deletion(curves: Curves, *, grid: int = 4, reference: Reference = "mean") -> np.ndarray:
-    """Return the Spearman correlation, over patches, between a map's sum and the drop in the logit without the patch.
+    """Return the Spearman correlation of the map's sum in each patch with the logit's drop when that patch is removed.
 
         score = spearman(sum over patch of map,  z(image) - z(image without patch)),    z = sum_k w_k logit_k
 
@@ -72,7 +72,7 @@ def saliency_single_deletion(curves: Curves, *, grid: int = 4, reference: Refere
         UserError: The grid has fewer than 2 patches per side, or more patches than pixels.
 
     Example:
-        Take a white 4 x 4 image, grid=2, and a classifier whose logit is the sum of the white shares of the four
+        Take a white 4 x 4 image, grid=2, and a classifier whose logit is the sum of the fractions of white in the four
         patches, weighted by 3, 2, 1 and 0:
 
             patch                 upper left   upper right   lower left   lower right
