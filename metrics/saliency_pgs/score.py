@@ -30,7 +30,7 @@ def sides(groups: ClassGroups, a: int, p: np.ndarray) -> TargetTerms | None:
     paper=ELISHA_2025,
     undefined="the predicted class is in no group",
     question=_rfxg.question_of(sides),
-    passes=(10, 1),
+    passes=(9, 1),
 )
 def saliency_pgs(
     images: Images,

@@ -171,6 +171,7 @@ def test_defined_samples_cost_one_map_and_nine_passes(name):
     scores = load_metric(name)(images, classifier, logits, lonely, explain, [0, 1, 2])
     assert np.isnan(scores).tolist() == [False, True, False]
     assert classifier.passes - before == 9 * 2
+    assert load_metric(name).declaration.passes == (9, 1)
     row = {
         "saliency_ccs": [[1, -1, 0, 0, 0, 0], [0, 0, -1, 1, 0, 0]],
         "saliency_cgc": [[-1, 1, 0, 0, 0, 0], [0, 0, 1, -1, 0, 0]],
