@@ -554,8 +554,8 @@ def _with_drawn(dataset: Dataset, column: str, number: Value) -> Dataset:
             return dataset.cast_column(column, List(List(number))).cast_column(column, Image())
     except (ValueError, TypeError) as error:
         raise UserError(
-            f'the column "{column}" contains arrays that are not images (H, W) ({one_line(error, 100)}); all rows of an '
-            "array must have the same length, and every pixel must be a number of at most 32 bits"
+            f'the column "{column}" contains arrays that are not images (H, W) ({one_line(error, 100)}); all rows of '
+            "an array must have the same length, and every pixel must be a number of at most 32 bits"
         ) from error
 
 

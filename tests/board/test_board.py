@@ -344,7 +344,7 @@ def replaced(table, name, values):
     (doubled, 'column "value" occurs twice'),
     (lambda t: replaced(t, "group", ["one", *[None] * 119]), "has two groups"),
     (lambda t: replaced(t, "group", ["one", *[None] * 59] * 2), "group of image image 000 is None"),
-    (lambda t: replaced(t, "reason", ["\x1b[31mred", *[None] * 119]), 'column "reason" contains a string that cannot be'),
+    (lambda t: replaced(t, "reason", ["\x1b[31mred", *[None] * 119]), 'column "reason" contains a string that cannot'),
     (lambda t: replaced(t, "value", [None, *t["value"].to_pylist()[1:]]), "or null with a reason"),
     (lambda t: replaced(t, "explainer_options", ["{}"] * 60 + ['{"a": 1}'] * 60), "explainer_options of cell"),
     (lambda t: t.slice(0, 61), "has 61 rows, but must have 120: one row for each combination of an image (60)"),
