@@ -177,7 +177,7 @@ def changed(table, column, values):
     (lambda t: t.drop_columns(["reason"]), 'column "reason" must be string'),
     (lambda t: t.append_column("extra", [[1] * len(t)]), 'unknown column "extra"'),
     (lambda t: t.set_column(14, "value", [["1"] * len(t)]), 'column "value" must be double'),
-    (lambda t: t.slice(1), "has 23 rows, but must have 24: one row per image"),
+    (lambda t: t.slice(1), "has 23 rows, but must have 24: one row for each"),
     (lambda t: pa.concat_tables([t, t]), "has 48 rows"),
     (lambda t: pa.concat_tables([t] * 102), "has 2,448 rows"),
     (lambda t: changed(t, "cell_id", [id[::-1] for id in t["cell_id"].to_pylist()]), "is not in result.json"),
