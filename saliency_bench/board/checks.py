@@ -270,7 +270,7 @@ def _check_scores(cell: CellResult, metric: Metric | None, outcome: Outcome, pat
 
 
 def _part_names(metric: Metric) -> list[str]:
-    """Return the names of a metric's parts, or [] if they depend on the classifier, because it is not available."""
+    """Return the names of a metric's parts, or [] if they depend on the classifier, which is not available here."""
     try:
         return list(metric.parts(None))
     except UserError:

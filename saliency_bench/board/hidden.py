@@ -130,9 +130,9 @@ def sketch_of(maps: Mapping[str, np.ndarray]) -> str:
 def views(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return three views of a map (H, W): the map, the pixels above the midpoint of its range, and the ranks.
 
-    Tied pixels get their mean rank. The second view contains what metrics with a threshold use, and the third view what
-    metrics that order pixels use. The second view stays the same if values change without crossing the threshold. The
-    third view stays the same if values change without changing their order.
+    Tied pixels get their mean rank. The second view contains the information that metrics with a threshold use. It
+    stays the same if values change without crossing the threshold. The third view contains the information that metrics
+    based on the order of pixels use. It stays the same if values change without changing their order.
     """
     values = values.astype(np.float64)
     ranks = rankdata(values).reshape(values.shape)
@@ -143,8 +143,8 @@ def _sketch(coarse: Mapping[str, np.ndarray]) -> str:
     """Return one view of all maps as hexadecimal digits.
 
     Each coarse map is centred and scaled to length 1. Each bit records on which side of a random hyperplane the set of
-    maps lies (Charikar, 2002). For two sets with correlation r, the expected share of differing bits is arccos(r) / pi.
-    Multiplying a map by a positive number or adding a constant to it does not change the bits.
+    maps lies (Charikar, 2002). For two sets with correlation r, the expected fraction of differing bits is
+    arccos(r) / pi. Multiplying a map by a positive number or adding a constant to it does not change the bits.
     """
     sides = np.zeros(BITS)
     for image_id, values in coarse.items():
@@ -177,7 +177,7 @@ def _correlation(first: str, second: str) -> float:
 
 
 def copies_of(attempt: Attempt, statuses: Iterable[Status]) -> list[str]:
-    """Return a message for each other submitter who has submitted the same or almost the same maps."""
+    """Return a message for every other submitter who has submitted the same or almost the same maps."""
     lines: dict[str, str] = {}
     for other in (other for status in statuses for other in status.attempts):
         if (

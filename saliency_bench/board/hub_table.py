@@ -1,6 +1,6 @@
 """Generate two files of a results repository: the table that the Hub displays, and the index (`index.py`).
 
-The files are rewritten whenever a command of the owner changes the board.
+The files are rewritten whenever the owner runs a command that changes the board.
 """
 
 from io import BytesIO

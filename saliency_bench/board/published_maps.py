@@ -2,10 +2,10 @@
 
     FOLDER/maps-00000.npz   ids (n), values float16 (n, H, W), scale float32 (n); name: the method
 
-A map is the product of its values and its scale. The values are rounded like the maps that a run stores. Maps are
-rounded before they are scored, so the published maps reproduce the published scores to the last bit. Only one shard is
-in memory at a time. Untrusted shards are read in a child process with limited memory and time. `result.json` contains
-the SHA-256 of each shard, so the status of a submission is valid only for these maps.
+A map is the product of its values and its scale. The values are rounded in the same way as the maps that a run
+stores. Maps are rounded before they are scored, so the published maps reproduce the published scores to the last bit.
+Only one shard is in memory at a time. Untrusted shards are read in a child process with limited memory and time.
+`result.json` contains the SHA-256 of each shard, so the status of a submission is valid only for these maps.
 """
 
 import json

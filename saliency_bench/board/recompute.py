@@ -410,7 +410,7 @@ def _passes(explainer: Explainer | None, metric: Metric) -> int:
 
     If `explainer` is None, only the metric is counted. A limit is necessary because submitters choose the options:
     rise:masks=1000000000 would keep the owner's machine busy for years. The bound also depends directly on the options,
-    because a metric may not declare its cost. It is at least as large as every integer option and as the length of
+    because metrics need not declare their cost. It is at least as large as every integer option and as the length of
     every list option.
     """
     explain = 1 if explainer is None else explainer.declaration.passes_of(dict(explainer.options), SIDE, SIDE)
@@ -594,7 +594,7 @@ def vouch(
         The status, and the lines of text that describe it.
 
     Raises:
-        UserError: The account may not write to the repository (this is checked before anything is computed), or
+        UserError: The account has no write access to the repository (checked before anything is computed), or
             `recompute` fails.
     """
     source = source_at(location, api=api)

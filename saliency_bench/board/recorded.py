@@ -127,7 +127,7 @@ class _Rows:
     """
 
     def __init__(self, table: pa.Table):
-        """Encode a table. Raise ValueError if the dictionary of a column contains a string twice, or contains null."""
+        """Encode a table. Raise ValueError if the dictionary of a column contains null or a duplicate string."""
         self.values = table["value"].to_numpy()
         self.texts: dict[str, list[str]] = {}
         self.codes: dict[str, np.ndarray] = {}
@@ -138,7 +138,7 @@ class _Rows:
             self.texts[name] = whole.dictionary.to_pylist()
             self.codes[name] = pc.fill_null(whole.indices, -1).to_numpy(zero_copy_only=False)
             if len(set(self.texts[name]) - {None}) < len(self.texts[name]):
-                raise ValueError(f"the dictionary of column {name} contains a string twice, or null")
+                raise ValueError(f'the dictionary of column "{name}" contains null or a duplicate string')
 
     def text(self, name: str, row: int) -> str | None:
         code = self.codes[name][row]
@@ -173,12 +173,12 @@ class _SubmittedImages:
 
 def _check_schema(schema: pa.Schema) -> None:
     if twice := [name for name, times in Counter(schema.names).items() if times > 1]:
-        raise ValueError(f"column {twice[0]} occurs twice")
+        raise ValueError(f'column "{twice[0]}" occurs twice')
     for column in records.SCHEMA:
         if column.name not in schema.names or schema.field(column.name).type != column.type:
-            raise ValueError(f"column {column.name} must be {column.type}")
+            raise ValueError(f'column "{column.name}" must be {column.type}')
     if extra := set(schema.names) - set(records.SCHEMA.names):
-        raise ValueError(f"unknown column {min(extra)}")
+        raise ValueError(f'unknown column "{min(extra)}"')
 
 
 def _check_values(table: pa.Table) -> None:
@@ -187,11 +187,11 @@ def _check_values(table: pa.Table) -> None:
         most = LONGEST_NAME if name in ("image_id", "group") else LONGEST
         texts = _texts(table[name])
         if (pc.max(pc.binary_length(texts)).as_py() or 0) > most:
-            raise ValueError(f"column {name} contains a string of more than {most:,} bytes")
+            raise ValueError(f'column "{name}" contains a string of more than {most:,} bytes')
         if name in ("part", "reason"):
             for text in texts.drop_null().to_pylist():
                 if not text.isprintable():
-                    raise ValueError(f"column {name} contains a string that cannot be printed ({text!r})")
+                    raise ValueError(f'column "{name}" contains a string that cannot be printed ({text!r})')
     for name in ("cell_id", "image_id"):
         if table[name].null_count:
             raise ValueError(f"{name} must not be null")
@@ -263,8 +263,8 @@ def _by_slot(slots: list[tuple[str, str | None]], rows: _Rows, images: _Submitte
         raise ValueError("the same image_id occurs twice in a cell")
     if len(places) != len(slots) * count:
         raise ValueError(
-            f"the file has {len(places):,} rows, but must have {len(slots) * count:,}: one row per image ({count:,}) "
-            f"and score or partial score ({len(slots):,})"
+            f"the file has {len(places):,} rows, but must have {len(slots) * count:,}: one row for each combination "
+            f"of an image ({count:,}) and a score or partial score ({len(slots):,})"
         )
     numbers, number_of_pair = {slot: number for number, slot in enumerate(slots)}, []
     for cell_code, part_code in zip(*np.divmod(pairs, width), strict=True):

@@ -127,7 +127,7 @@ def open_pulls(repo: str, api: HfApi | None = None) -> list[int]:
 
 
 def comment(verdict: ReviewVerdict, api: HfApi | None = None) -> None:
-    """Post a verdict as a comment, unless it was already posted. Raise UserError if the account may not comment."""
+    """Post a verdict as a comment, unless it was already posted. Raise UserError if the account is not allowed to."""
     api = api or client.default_api()
     with asking(verdict.repo):
         events = api.get_discussion_details(verdict.repo, verdict.number, repo_type="dataset").events

@@ -101,7 +101,10 @@ class Row:
 
     @property
     def accuracy_checked(self) -> bool:
-        """Return whether the board has recomputed the model's accuracy, which requires all samples of the dataset."""
+        """Return whether the board has recomputed the model's accuracy.
+
+        This requires all samples of the dataset.
+        """
         dataset = self.result.dataset
         return self.recomputed is not None and dataset.used == dataset.samples
 

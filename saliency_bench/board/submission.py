@@ -171,5 +171,5 @@ def _day(seconds: float | None) -> str | None:
 
 
 def _pinned(source: dict, name: str) -> str:
-    """Return a name, including the commit on the Hub, from which the same dataset or model can be loaded again."""
+    """Return a name that includes the commit on the Hub, so that the same dataset or model can be loaded again."""
     return f"{source['repo']}@{source['revision']}" if source.get("repo") else name

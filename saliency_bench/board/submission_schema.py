@@ -5,10 +5,10 @@ The files of a submission are checked when they are written and again when they 
     DATASET-FINGERPRINT/MODEL-DIGEST/SUBMITTER-CONTENT/result.json       settings, cells, provenance, note: `Result`
                                                        records.parquet   a row per cell and sample: `records.SCHEMA`
 
-The name of the last folder contains the submitter and a hash of the cells, so two submitters never write the same file.
-The id of a cell is a hash of everything that determines its score. `result.json` contains all of these values, so a
-wrong id is detected. Reading a submission never executes code from it: the files are JSON and Parquet, and they are
-checked against this schema.
+The name of the last folder contains the submitter's name and a hash of the cells, so two submitters never write the
+same file. The id of a cell is a hash of everything that determines its score. `result.json` contains all of these
+values, so a wrong id is detected. Reading a submission never executes code from it: the files are JSON and Parquet, and
+they are checked against this schema.
 """
 
 import json

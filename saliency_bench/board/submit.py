@@ -55,7 +55,7 @@ class SubmissionPlan:
         bare: Whether to add a card. This is true if the repository is new, or if it belongs to the account and has no
             card.
         rights: Write permission of the submitting account.
-        new: Cells that are not in the repository, or only with fewer samples.
+        new: Cells that the repository does not contain, or contains only with fewer samples.
         known: Cells that the repository already contains with the same values. These cells are not sent.
         conflicts: New cells for which the repository contains different values. Both values are kept.
         maps: Folder with maps that are published together with the scores.
@@ -271,7 +271,7 @@ def _copy(content: bytes | Path, path: Path) -> None:
 
 
 def runs_in(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Return (finished runs, unfinished runs) in a folder. The runs are the folder itself, or those of a suite.
+    """Return (finished runs, unfinished runs) in a folder, which is a run or a suite that contains runs.
 
     Raises:
         UserError: The folder is a suite without a finished run.
@@ -502,8 +502,8 @@ def submit(
 ) -> SubmissionPlan:
     """Submit a run, or precomputed maps, to the board `namespace`/results with a pull request.
 
-    By submitting, you agree to publish your results under CC-BY-4.0. The records of the run are read into memory, which
-    needs about 0.4 kB per record.
+    By submitting, you agree to publish your results under CC-BY-4.0. The records of the run are read into memory. Each
+    record needs about 0.4 kB.
 
     Args:
         run: A finished run, the folder of a run, or precomputed maps, which are scored first. Precomputed maps can be a

@@ -248,7 +248,7 @@ def score_maps(
     progress: bool = True,
     say: Callable[[str], object] = lambda line: None,
 ) -> Run:
-    """Score precomputed maps in a run, with the same metrics and the same batches as for maps of explainers.
+    """Score precomputed maps in a run, with the same metrics and batches as the maps of explainers.
 
     Args:
         maps: A filled-in template (with a folder `maps` or a file `maps.parquet`), or, if `template` is set, a folder

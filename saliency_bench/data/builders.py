@@ -1,6 +1,6 @@
 """The protocol of a dataset builder: one file `hub_builders/NAME.py` per dataset.
 
-A builder is a module with a docstring. Its first line describes the dataset. The following text explains where to get
+A builder is a module with a docstring, whose first line describes the dataset. The following text explains where to get
 the source and what the folder must contain. The module defines these constants:
 
     VERSION       string; must be increased whenever the same source would produce different rows
@@ -32,7 +32,7 @@ the source and what the folder must contain. The module defines these constants:
     OWN_DATA      optional: name of an additional option for the source, besides --source; for builders that read
                   a layout of your own data instead of one named dataset
     DERIVED       optional: True if the source is a built dataset; such a builder has no example
-    USAGE         optional: options in the usage example of the help, such as "--from shapes --model M"
+    USAGE         optional: options in the usage example in the help text, such as "--from shapes --model M"
     SPLIT         optional: split of all samples that do not set `split`
 
 and two functions:

@@ -82,7 +82,7 @@ def group_line(builder: ModuleType) -> str:
 
 
 def biases(builder: ModuleType, build_report: dict) -> list[str]:
-    """Return properties of the data that may influence scores. The builder lists some, others are found by counting."""
+    """Return properties of the data that may influence scores. The builder lists some; others are found by counting."""
     known = " ".join(getattr(builder, "BIASES", "").split())
     counted = [_missing(build_report), *(_uneven(column, build_report) for column in _classes(build_report))]
     return [line for line in (known, *counted) if line]

@@ -21,9 +21,9 @@ FORMAT = 2  # version of the cache; a new version recomputes all fingerprints
 def fingerprint(dataset: Dataset) -> str:
     """Return a hash of the content of all rows, in order.
 
-    The hash covers the image id, the name of the label, and the encoded bytes of image and mask. It does not depend on
-    paths, cache, machine or other columns. A missing column counts as null. The hash is cached until the files that
-    contain the rows change. `build_report.json` contains the same hash for each split.
+    The hash covers the image id, the name of the label, and the encoded bytes of the image and the mask. It does not
+    depend on paths, the cache, the machine or other columns. A missing column counts as null. The hash is cached until
+    the files that contain the rows change. `build_report.json` contains the same hash for each split.
 
     Raises:
         UserError: There is no column "image".
@@ -36,7 +36,7 @@ def check_images(dataset: Dataset, name: str) -> None:
     kind = dataset.features.get("image")
     if isinstance(kind, List | LargeList | Array2D | Array3D):
         raise UserError(
-            f"the column image of {name} contains arrays; convert them to images, for example with "
+            f'the column "image" of {name} contains arrays; convert them to images, for example with '
             "dataset.map(lambda row: {'image': PIL.Image.fromarray(numpy.asarray(row['image'], 'uint8'))})"
             ".cast_column('image', datasets.Image())"
         )

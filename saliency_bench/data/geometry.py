@@ -77,7 +77,10 @@ class Geometry:
         return round(half) if self.rounding == "round" else int(half)
 
     def mask(self, mask: Image.Image) -> np.ndarray:
-        """Resize and crop a mask (mode L or 1, as large as the image) like the image, and return it as Bool (H, W)."""
+        """Resize and crop a mask (mode L or 1) in the same way as the image.
+
+        The mask must be as large as the image. The result is Bool (H, W).
+        """
         height, width = self.resized(mask.height, mask.width)
         resized = mask.resize((width, height), Image.Resampling.NEAREST)
         return np.asarray(resized.crop(self.box(height, width)).convert("L")) >= 128
@@ -148,8 +151,8 @@ def probe(geometry: Geometry, frame: Frame, name: str) -> None:
 def enlarge(small: Tensor, images: Images) -> Maps:
     """Upsample maps (B, h, w) to the size of the images, bilinearly with `align_corners=False`, shape (B, H, W).
 
-    Cells are first rounded to multiples of q = (max - min) / 2^15, where max and min are those of the map. The reason
-    is that the last bits of a cell depend on the batch size. Metrics order pixels by exact values, so these bits would
+    Cells are first rounded to multiples of q = (max - min) / 2^15, where max and min are the extremes of the map,
+    because the last bits of a cell depend on the batch size. Metrics order pixels by exact values, so these bits would
     determine the order of cells that are equal in theory. The interpolation then uses integer multiples of q in
     float64, which is exact for the usual strides, and the result is rounded to multiples of q / 2^8. Pixels that are
     equal in theory (at the border, between equal cells) are therefore exactly equal, and a cell of 0 stays 0. The error

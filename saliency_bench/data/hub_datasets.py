@@ -1,4 +1,4 @@
-"""Load datasets from the Hub. A commit is downloaded once. If the Hub is unreachable, it is loaded from the cache."""
+"""Load datasets from the Hub. A commit is downloaded once. If the Hub is unreachable, the cached copy is used."""
 
 import re
 from collections.abc import Iterable
@@ -30,7 +30,7 @@ SECONDS = 10  # timeout for the Hub's first response
 
 
 class UnknownSplitError(UserError):
-    """Error raised if a dataset has no split of the requested name. `known` lists its splits."""
+    """Error raised if a dataset has no split with the requested name. `known` lists its splits."""
 
     def __init__(self, name: str, split: str, known: Iterable[str], text: str = ""):
         self.known = sorted(known)

@@ -86,7 +86,7 @@ class Job:
     def key(self) -> str:
         """Return a key that identifies the call and the state of its files.
 
-        The key includes size and modification time of each file that is an argument, or that is inside a folder that is
+        The key includes the size and modification time of each file that is an argument or is inside a folder that is
         an argument. A job is therefore recomputed if its files have changed.
         """
         return json.dumps([self.make.__module__, self.make.__qualname__, self.args], default=_as_json)

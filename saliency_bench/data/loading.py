@@ -130,8 +130,8 @@ class FoundDataset:
     Attributes:
         text: Name that the user passed, for messages.
         name: Name in results. For a folder with a build report or a repository of this project, this is the name of the
-            builder. For any other repository it is the id, and for any other folder or file "folder:" and the last part
-            of its path.
+            builder. For any other repository, this is the id. For any other folder or file, this is "folder:" followed
+            by the last part of its path.
     """
 
     text: str
@@ -301,10 +301,11 @@ def _name_of(folder: Path) -> str:
     if built not in list_datasets():
         return by_folder
     if changed := changed_files(folder, build_report):
-        several = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+        differ = f" and {len(changed) - 1} more differ" if len(changed) > 1 else " differs"
         _complain_once(
-            f"{folder} has been changed since it was built: {changed[0]}{several} differs from {REPORT}, so results "
-            f"call the dataset {by_folder}, not {built}; build it again, or delete {REPORT} if the change was intended"
+            f"{folder} has been changed since it was built: {changed[0]}{differ} from {REPORT}, so the name of the "
+            f"dataset in results is {by_folder}, not {built}; build it again, or delete {REPORT} if the change was "
+            "intended"
         )
         return by_folder
     return built
@@ -313,8 +314,8 @@ def _name_of(folder: Path) -> str:
 def _in_memory(rows: object) -> FoundDataset:
     if not isinstance(rows, Dataset | DatasetDict):
         raise UserError(
-            f"a dataset is a name, a folder, a Parquet file or a datasets.Dataset; got {type(rows).__name__}; convert "
-            "its rows to a datasets.Dataset, or save them in a folder"
+            f"a dataset must be a name, a folder, a Parquet file or a datasets.Dataset; got {type(rows).__name__}; "
+            "convert its rows to a datasets.Dataset, or save them in a folder"
         )
     return FoundDataset("the dataset", "in-memory", rows=rows)
 
@@ -458,8 +459,8 @@ def _cache() -> Path:
     except OSError as error:
         why = error.strerror or one_line(error)
         _complain_once(
-            f"cannot write to the cache folder {folder}: {why}, so the data are read again each time, into a "
-            "temporary folder; make the cache folder writable, or set HF_DATASETS_CACHE to a different folder"
+            f"cannot write to the cache folder {folder}: {why}, so the data are read into a temporary "
+            "folder again each time; make the cache folder writable, or set HF_DATASETS_CACHE to a different folder"
         )
     return _temporary_cache()
 
@@ -553,8 +554,8 @@ def _with_drawn(dataset: Dataset, column: str, number: Value) -> Dataset:
             return dataset.cast_column(column, List(List(number))).cast_column(column, Image())
     except (ValueError, TypeError) as error:
         raise UserError(
-            f"the column {column} contains arrays that are not images (H, W) ({one_line(error, 100)}); all rows of an "
-            "array must have the same length, and every pixel must be a number of at most 32 bits"
+            f'the column "{column}" contains arrays that are not images (H, W) ({one_line(error, 100)}); all rows of '
+            "an array must have the same length, and every pixel must be a number of at most 32 bits"
         ) from error
 
 

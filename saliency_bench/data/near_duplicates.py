@@ -1,4 +1,4 @@
-"""Find nearly identical images in different splits. They would test a classifier on its training data.
+"""Find nearly identical images in different splits. With them, a classifier would be tested on its training data.
 
 The difference hash (Krawetz, 2013) averages the grey image to 9 x 8 values. Bit (row, column) is set if a value is
 greater than its right neighbour. Two images are near-duplicates if at most `NEAR` of their 64 bits differ. At least one

@@ -1,4 +1,4 @@
-"""Manage the output folder of a build: lock it, write to a temporary folder next to it, and rename that at the end."""
+"""Manage the output folder of a build: lock it, write to a temporary folder, and rename this folder at the end."""
 
 import shutil
 from collections.abc import Iterator

@@ -196,10 +196,10 @@ def check_columns(rows: Dataset) -> None:
         if isinstance(kind, Image) or (is_null and column == "mask"):
             continue
         if column == "mask" and _is_array(kind):
-            raise UserError(f"the column mask contains arrays ({kind}), but {FLATTEN}")
+            raise UserError(f'the column "mask" contains arrays ({kind}), but {FLATTEN}')
         if hasattr(kind, "feature"):
-            raise UserError(f"the column {column} contains lists ({kind}), but a sample has one image; {UNITE}")
-        raise UserError(f"the column {column} contains {kind}, not images; cast it to datasets.Image(), or rename it")
+            raise UserError(f'the column "{column}" contains lists ({kind}), but a sample has one image; {UNITE}')
+        raise UserError(f'the column "{column}" contains {kind}, not images; cast it to datasets.Image(), or rename it')
 
 
 def _is_array(kind: object) -> bool:
@@ -217,12 +217,12 @@ def _checked_ids(rows: Dataset) -> list[str]:
         return [str(position) for position in range(len(rows))]
     kind = getattr(rows.features["image_id"], "pa_type", None)
     if kind is None or not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_integer(kind)):
-        raise UserError(f"the column image_id contains {rows.features['image_id']}; use strings or integers")
+        raise UserError(f'the column "image_id" contains {rows.features["image_id"]}; use strings or integers')
     try:
         ids = list(rows["image_id"])
     except UnicodeDecodeError as error:
         raise UserError(
-            f"the column image_id contains bytes that are not UTF-8 ({one_line(error, 100)}); encode the ids as UTF-8"
+            f'the column "image_id" contains bytes that are not UTF-8 ({one_line(error, 100)}); encode the ids as UTF-8'
         ) from error
     for position, image_id in enumerate(ids):
         if image_id is None or str(image_id).strip() == "":
@@ -252,7 +252,7 @@ def _check_labels(rows: Dataset, ids: list[str]) -> None:
             type_held
         ):
             fix = "dataset.class_encode_column('label')" if pa.types.is_string(type_held) else "whole numbers"
-            raise UserError(f"the column label contains {type_held}, not classes; convert it to {fix}")
+            raise UserError(f'the column "label" contains {type_held}, not classes; convert it to {fix}')
         return
     for image_id, label in zip(ids, rows["label"], strict=True):
         class_name(kind, label, image_id)
@@ -263,7 +263,7 @@ def _check_labels(rows: Dataset, ids: list[str]) -> None:
             )
             if not known:
                 raise UserError(
-                    f"labels of image {one_line(image_id, 100)} contains {one_line(label, 100)}, which is not one of "
+                    f'"labels" of image {one_line(image_id, 100)} contains {one_line(label, 100)}, which is not one of '
                     f"the dataset's {kind.num_classes} classes; use a list of class names or class numbers"
                 )
 

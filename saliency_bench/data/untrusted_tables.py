@@ -40,7 +40,9 @@ def check_tables(files: Iterable[Path], name: str) -> None:
 
 
 def prepare_in_child(folder: Path, config: str | None, files: Iterable[Path], cache: Path, copy: Path) -> None:
-    """Write the cached copy of a folder in a child process. Skip this if it exists or all tables are Parquet files.
+    """Write the cached copy of a folder in a child process.
+
+    If the copy exists, or if all tables are Parquet files, do nothing.
 
     Raises:
         UserError: The child process crashed or exceeded a limit. Other errors are ignored, because they occur again

@@ -4,8 +4,8 @@ The measures are defined for images with masks from at least two people. A and B
 
     IoU     |A and B| / |A or B|
     Dice    2 |A and B| / (|A| + |B|)
-    kappa   Cohen's kappa (p_o - p_e) / (1 - p_e); p_o: share of pixels on which A and B agree; p_e: share expected if
-            A and B were independent
+    kappa   Cohen's kappa (p_o - p_e) / (1 - p_e); p_o: fraction of pixels on which A and B agree; p_e: fraction
+            expected if A and B were independent
     alpha   Krippendorff's alpha for nominal data, over all people at once; each pixel is a unit
 
 If both masks are empty (or both full), all four measures are 1 by definition. If only one mask is empty, IoU and Dice

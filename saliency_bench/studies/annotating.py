@@ -525,7 +525,7 @@ class Annotating:
         return {answer.person for answer in self.study.answers(masks=False)}
 
     def honeypot_scores(self) -> dict[str, list[float]]:
-        """Return {person: IoU of each first answer to a honeypot with its known mask}.
+        """Return {person: IoUs between the first answer to each honeypot and the known mask}.
 
         Skipped honeypots are excluded.
         """
@@ -577,7 +577,7 @@ def counted_answers(
     with_excluded: bool = False,
     as_drawn: bool = False,
 ) -> dict[str, list[Answer]]:
-    """Return {unit: answers that count}, which are each person's last answers unless they are skipped or rejected.
+    """Return {unit: answers that count}: each person's last answer, unless it is a skip or was rejected.
 
     Honeypots and practice images are not included. A reviewer's correction replaces the annotator's answer.
 

@@ -78,7 +78,7 @@ def _agreement(annotating: Annotating, counted: Mapping[str, Sequence[Answer]]) 
 
 
 def honeypot_estimates(annotating: Annotating) -> dict[str, Estimate]:
-    """Return {person: mean IoU of the person's answers to honeypots with the known masks}."""
+    """Return {person: mean IoU between the person's answers to honeypots and the known masks}."""
     return {
         person: bounded(np.array(values), np.arange(len(values)), (0.0, 1.0))
         for person, values in sorted(annotating.honeypot_scores().items())
@@ -115,7 +115,7 @@ def report_rows(report: dict[str, Any]) -> list[list[str]]:
         for reason, count in report["reasons to skip"].items()
     ]
     if report["median seconds"] is not None:
-        rows.append(["median time of an answer", f"{report['median seconds']:.0f} s"])
+        rows.append(["median time per answer", f"{report['median seconds']:.0f} s"])
     rows += [[f"reviews: {verdict}", f"{count:,}"] for verdict, count in report["reviews"].items()]
     rows += [[f"agreement: {name}", _show(estimate, "images")] for name, estimate in report["agreement"].items()]
     by_reviewer = Counter(correction["corrected by"] for correction in report["corrections"])

@@ -30,7 +30,7 @@ def revised(study: Study) -> Study:
 def protocol(study: Study) -> list[dict[str, Any]]:
     """Return the time, the people per image and the number of images for each revision.
 
-    The first is the original study.
+    The first entry is the original study.
     """
     with study.store.reading() as connection:
         made = connection.scalars(select(studies.c.configuration).where(studies.c.id == study.id)).one()

@@ -1,6 +1,6 @@
 """Masks that people drew on the images of a run.
 
-The masks are resized and cropped like the run's images, so that they can be rated like maps.
+The masks are resized and cropped in the same way as the run's images, so that they can be rated like maps.
 """
 
 from collections.abc import Iterator, Mapping

@@ -21,7 +21,7 @@ class StudyImages:
     """The rows of a dataset, which are accessed by unit.
 
     The unit is the image id, or "ID, CLASS" if ids are not unique. If there is no column `image_id`, the id is the name
-    of the image file. If these names are not unique, it includes the folders.
+    of the image file. If these names are not unique, the id includes the folders.
 
     Raises:
         UserError: Rows have the same id and class, or the dataset has no rows.
@@ -105,7 +105,7 @@ class StudyImages:
         return self.unshown
 
     def known_mask(self, unit: str, foreground: str = "") -> np.ndarray | None:
-        """Return the dataset's mask, bool (H, W), which has the same size as the image, or None if there is no mask.
+        """Return the dataset's mask, bool (H, W), in the size of the image, or None if there is no mask.
 
         Args:
             unit: Unit of the study.

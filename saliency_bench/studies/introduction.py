@@ -65,12 +65,12 @@ class Introduction:
         return {name: picture for text in texts for name, picture in text.pictures.items()}
 
     def shown(self) -> dict[str, dict[str, str] | None]:
-        """Return, for the page, {name: id and HTML of the text, or None}."""
+        """Return {name: id and HTML of the text, or None} for the page."""
         texts = {"consent": self.consent, "instructions": self.instructions}
         return {name: None if text is None else {"id": text.id, "html": text.html} for name, text in texts.items()}
 
     def keep(self, study: Study) -> None:
-        """Store both texts, which documents what people read or agreed to and when."""
+        """Store both texts to document what people read or agreed to, and when."""
         for name, text in (("consent", self.consent), ("instructions", self.instructions)):
             if text:
                 add_event(study, "text", {"text": name, "id": text.id, "markdown": text.markdown}, request=text.id)

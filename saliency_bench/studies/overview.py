@@ -52,7 +52,7 @@ def overview(
         checks: {person: whether each check was answered correctly}.
         lease_hours: Number of hours of inactivity after which a person with open assignments is marked as stuck.
         agreement: {person: (mean agreement with others, number of images)}, or None if the protocol does not define it.
-        needed: Share of checks answered correctly below which a person is marked as careless.
+        needed: Fraction of checks answered correctly below which a person is marked as careless.
     """
     answers = study.answers(last=False, masks=False)
     left, (first, last) = max(wanted - done, 0), lately(DAY)

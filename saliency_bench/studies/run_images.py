@@ -1,7 +1,8 @@
 """The images and stored maps of a finished run, which studies access by image id.
 
 The frame of an image is the image after the run's resizing and cropping. Frames are computed without loading a network.
-Its pixel values may differ from those in the run by rounding errors. Maps are the stored maps of the run (`load_maps`).
+Their pixel values may differ from those in the run by rounding errors. Maps are the stored maps of the run
+(`load_maps`).
 """
 
 import json
@@ -68,7 +69,7 @@ class RunImages:
         classes: Names of all classes.
         frames: {id: image, uint8 (H, W, 3)}.
         maps: {explainer: {id: map (H, W)}}.
-        explained: {id: class that the maps explain}. Images with an explained class outside the dataset are
+        explained: {id: class that the maps explain}. Images whose explained class is not in the dataset are
             missing.
         masks: {id: the dataset's mask, bool (H, W)}, if requested.
     """
@@ -233,7 +234,7 @@ def _frame(stored: Any, geometry: Geometry) -> np.ndarray:
 
 
 def _check_named(folder: Path, dataset: Any) -> None:
-    """Print the name of the dataset, because it is loaded only because run.json refers to it.
+    """Print the name of the dataset, because run.json alone determines which dataset is loaded.
 
     Raises:
         UserError: The run is from the Hub and refers to a local file or folder.
@@ -268,7 +269,7 @@ def _rows(dataset: Any, split: str, expected: str, label: str) -> Dataset:
     if label != "label":
         rows = rows.remove_columns([name for name in ["label"] if name in rows.features]).rename_column(label, "label")
     if not isinstance(rows.features.get("label"), ClassLabel):
-        raise UserError(f"{dataset} has no column {label} with class names for people to choose from")
+        raise UserError(f'{dataset} has no column "{label}" with class names for people to choose from')
     return rows
 
 

@@ -103,7 +103,7 @@ def _made(data: bytes) -> tuple[bytes, str, tuple[int, int]]:
 
 
 def size_of(data: bytes) -> tuple[int, int]:
-    """Return (height, width) of the upright image, which are read from the header.
+    """Read (height, width) of the upright image from the header of the file.
 
     Raises:
         UnreadableError: The file is not an image.
@@ -118,5 +118,8 @@ def size_of(data: bytes) -> tuple[int, int]:
 
 
 def threads() -> int:
-    """Return the number of images to create in parallel, because an image of 12 megapixels needs about 100 MB."""
+    """Return the number of images to create in parallel.
+
+    It is at most 4, because an image of 12 megapixels needs about 100 MB.
+    """
     return min(4, cores())

@@ -258,7 +258,7 @@ class Study:
         done: Collection[tuple[str, str]],
         lease_hours: float = LEASE_HOURS,
     ) -> list[str]:
-        """Give a person a lease on the first of the units that nobody else has leased, and return these units.
+        """Give a person a lease on the first units that nobody else has leased, and return these units.
 
         Args:
             person: The pseudonym.

@@ -341,14 +341,14 @@ def replaced(table, name, values):
 
 
 @pytest.mark.parametrize(("edit", "words"), [
-    (doubled, "column value occurs twice"),
+    (doubled, 'column "value" occurs twice'),
     (lambda t: replaced(t, "group", ["one", *[None] * 119]), "has two groups"),
     (lambda t: replaced(t, "group", ["one", *[None] * 59] * 2), "group of image image 000 is None"),
-    (lambda t: replaced(t, "reason", ["\x1b[31mred", *[None] * 119]), "column reason contains a string that cannot be"),
+    (lambda t: replaced(t, "reason", ["\x1b[31mred", *[None] * 119]), 'column "reason" contains a string that cannot'),
     (lambda t: replaced(t, "value", [None, *t["value"].to_pylist()[1:]]), "or null with a reason"),
     (lambda t: replaced(t, "explainer_options", ["{}"] * 60 + ['{"a": 1}'] * 60), "explainer_options of cell"),
-    (lambda t: t.slice(0, 61), "has 61 rows, but must have 120: one row per image (60)"),
-    (lambda t: t.slice(0, 60), "but must have 120: one row per image (60) and score"),
+    (lambda t: t.slice(0, 61), "has 61 rows, but must have 120: one row for each combination of an image (60)"),
+    (lambda t: t.slice(0, 60), "but must have 120: one row for each combination of an image (60) and a score"),
 ])  # fmt: skip
 def test_forged_records_refuse_only_their_submission(tmp_path, edit, words):
     know(tmp_path)
@@ -481,7 +481,7 @@ def test_dictionary_with_a_repeated_string_is_refused():
     doubled = submission({"gradcam": GOOD})
     labels = pa.DictionaryArray.from_arrays(np.arange(60, dtype=np.int32) % 2, ["a", "a"])
     table = doubled.records.set_column(doubled.records.column_names.index("label"), "label", labels)
-    with pytest.raises(UserError, match="the dictionary of column label contains a string twice"):
+    with pytest.raises(UserError, match='the dictionary of column "label" contains null or a duplicate string'):
         recorded(doubled.result, table, Path("records.parquet"))
 
 

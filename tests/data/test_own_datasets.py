@@ -132,7 +132,7 @@ def lists_of(kind, *length):
 
 def united(rows, words="lists .* a sample has one image; combine"):
     """Merge several masks of a sample as the error message recommends."""
-    with pytest.raises(UserError, match=f"the column mask contains {words}") as refused:
+    with pytest.raises(UserError, match=f'the column "mask" contains {words}') as refused:
         find(rows).load("test"), describe({"dataset": rows})
     code = str(refused.value).partition("with dataset")[2].partition(", with axis=-1")[0]
     return eval(f"rows{code}", {"rows": rows, "functools": functools, "PIL": PIL, "numpy": np})
@@ -156,7 +156,7 @@ def test_every_dataset_form_gives_the_same_scores(form, rows, run, tmp_path):
      ([[0, 2**40]] * 2, "Integer value 1099511627776 not in range"), ([0, 1], r"a mask has two axes, \(H, W\)")],
 )  # fmt: skip
 def test_invalid_mask_arrays_are_rejected(mask, words, rows, run):
-    refused(f"the column mask contains arrays .*{words}", run, with_masks(rows, [mask] * 6))
+    refused(f'the column "mask" contains arrays .*{words}', run, with_masks(rows, [mask] * 6))
 
 
 def test_text_labels_become_classes(rows, tmp_path):
@@ -230,7 +230,7 @@ def test_16_bit_images_run_and_arrays_are_rejected(rows, run):
         numbers.append(run(held.cast_column("image", datasets.Image(**kind))).to_pandas()["value"].tolist())
     assert numbers[0] == numbers[1] == numbers[2]
     arrays = datasets.Dataset.from_dict(content | {"image": [drawing(index) for index in range(len(NAMES))]})
-    refused(r"column image .* contains arrays; .*PIL.Image.fromarray", run, arrays)
+    refused(r"column \"image\" .* contains arrays; .*PIL.Image.fromarray", run, arrays)
     made = arrays.map(lambda row: {"image": Image.fromarray(np.asarray(row["image"], "uint8"))})
     made = made.cast_column("image", datasets.Image())
     assert run(made).to_pandas()["value"].tolist() == run(rows).to_pandas()["value"].tolist()

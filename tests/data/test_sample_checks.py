@@ -61,17 +61,17 @@ def test_invalid_samples_are_rejected_before_loading_the_model(column, value, wo
 
 
 KINDS = {
-    "ids of numbers": ("image_id", 0.5, datasets.Value("float64"), "image_id contains .*float64"),
+    "ids of numbers": ("image_id", 0.5, datasets.Value("float64"), 'image_id" contains .*float64'),
     "text labels": ("label", "disc", datasets.Value("string"), "class_encode_column"),
-    "fractions": ("label", 0.5, datasets.Value("float32"), "label contains float, not classes"),
+    "fractions": ("label", 0.5, datasets.Value("float32"), 'label" contains float, not classes'),
     "mask of numbers": (
         "mask",
         [[0, 1]],
         datasets.List(datasets.List(datasets.Value("int64"))),
-        "column mask contains",
+        'column "mask" contains',
     ),
-    "mask of text": ("mask", "/etc/passwd", datasets.Value("string"), "mask contains .*not images"),
-    "labels of text": ("labels", "disc", datasets.Value("string"), "labels of image .* contains disc"),
+    "mask of text": ("mask", "/etc/passwd", datasets.Value("string"), 'mask" contains .*not images'),
+    "labels of text": ("labels", "disc", datasets.Value("string"), 'labels" of image .* contains disc'),
     "unknown name": ("labels", ["disc", "dis"], datasets.List(datasets.Value("string")), "contains dis, "),
     "unknown number": ("labels", [0, 8], datasets.List(datasets.Value("int64")), "contains 8, which"),
     "null in labels": ("labels", [None], datasets.List(datasets.Value("int64")), "contains None"),
@@ -98,7 +98,7 @@ def test_ids_that_are_not_utf8_are_rejected(rows):
     bad = pa.Array.from_buffers(pa.string(), 6, ids.buffers())
     place = table.schema.get_field_index("image_id")
     table = table.set_column(place, table.schema.field(place), bad)
-    refused("image_id contains bytes that are not UTF-8", check_samples, datasets.Dataset(table))
+    refused('image_id" contains bytes that are not UTF-8', check_samples, datasets.Dataset(table))
 
 
 def test_target_file_with_unknown_images_is_rejected(shapes, resnet, tmp_path):

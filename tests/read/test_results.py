@@ -174,10 +174,10 @@ def changed(table, column, values):
 
 
 @pytest.mark.parametrize(("edit", "words"), [
-    (lambda t: t.drop_columns(["reason"]), "column reason must be string"),
-    (lambda t: t.append_column("extra", [[1] * len(t)]), "unknown column extra"),
-    (lambda t: t.set_column(14, "value", [["1"] * len(t)]), "column value must be double"),
-    (lambda t: t.slice(1), "has 23 rows, but must have 24: one row per image"),
+    (lambda t: t.drop_columns(["reason"]), 'column "reason" must be string'),
+    (lambda t: t.append_column("extra", [[1] * len(t)]), 'unknown column "extra"'),
+    (lambda t: t.set_column(14, "value", [["1"] * len(t)]), 'column "value" must be double'),
+    (lambda t: t.slice(1), "has 23 rows, but must have 24: one row for each"),
     (lambda t: pa.concat_tables([t, t]), "has 48 rows"),
     (lambda t: pa.concat_tables([t] * 102), "has 2,448 rows"),
     (lambda t: changed(t, "cell_id", [id[::-1] for id in t["cell_id"].to_pylist()]), "is not in result.json"),
@@ -187,7 +187,7 @@ def changed(table, column, values):
     (lambda t: changed(t, "model", ["other"] * len(t)), "model of cell"),
     (lambda t: changed(t, "value", [np.inf] * len(t)), "value must be finite"),
     (lambda t: changed(t, "value", [0.9] * len(t)), "is 0.9, but result.json states"),
-    (lambda t: changed(t, "label", ["x" * 5000] * len(t)), "column label contains a string of more than 2,000 bytes"),
+    (lambda t: changed(t, "label", ["x" * 5000] * len(t)), 'column "label" contains a string of more than 2,000 bytes'),
 ])  # fmt: skip
 def test_malformed_records_are_rejected_by_file_and_column(edit, words, folder):
     rewrite(folder, edit)

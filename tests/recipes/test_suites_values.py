@@ -269,7 +269,8 @@ def test_t_tests_compare_named_explainer_with_the_others(results):
 def test_remarks_count_significant_results_of_both_tests(results):
     frame = t_tests(results, "main")
     significant = int(literal_p(SCORES_OF_GRADCAM, SCORES["gradient"]) < 0.05)
-    assert f"{significant} of 2 differ significantly. In the adjusted paired test, 0 of the 1" in remarks(frame)[0]
+    words = f"{significant} of 2 differences are significant. In the adjusted paired test, 0 of the 1"
+    assert words in remarks(frame)[0]
     assert (remarks(frame.iloc[:0]), list(frame.columns)) == ([], list(COLUMNS))
 
 

@@ -92,7 +92,7 @@ class Pictured:
 
 
 def drawn(maps: Mapping[str, np.ndarray], setting: Identity, at_hand: AtHand | None) -> Pictured:
-    """Draw maps over their images, or without them if they are not on this machine.
+    """Draw maps over their images, or the maps alone if the images are not on this machine.
 
     Maps that are too large are skipped.
 

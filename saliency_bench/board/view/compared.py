@@ -89,7 +89,7 @@ class Pairwise:
         dots: Scores (n, 2) of the two rows on at most `MOST_DOTS` samples, which are evenly spaced in the list of
             samples.
         furthest: (id, first score, second score) of the samples on which the first row has its largest advantages, and
-            of those on which the second row has.
+            of the samples on which the second row has its largest advantages.
     """
 
     estimate: Estimate

@@ -1,7 +1,7 @@
 """The core of a board: the datasets and classifiers over which scores are averaged. `core.yaml` lists them.
 
-`saliency-bench launch` writes this file to the board, where submissions cannot change it. The file contains `name`, the
-name of the core, and a list `datasets`, whose items have these entries:
+`saliency-bench launch` writes this file to the board, where submissions cannot change it. The file contains the
+name of the core (`name`) and a list (`datasets`), whose items have these entries:
 
     dataset, split, fingerprint   name and hash of the dataset; null if not published yet (the dataset is then excluded)
     model, digest                 name of the classifier and hash of its weights; null if not published yet

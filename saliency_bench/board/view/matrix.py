@@ -25,8 +25,8 @@ class MatrixCell:
 
     Attributes:
         row: Row of the board.
-        share: Share of the bar's width that is filled. It represents the score.
-        line: Position of the best baseline as a share of the bar's width, or None if there is none.
+        share: Fraction of the bar's width that is filled. It represents the score.
+        line: Position of the best baseline as a fraction of the bar's width, or None if no baseline has a score.
         behind: Baselines that the explainer does not beat significantly.
     """
 

@@ -94,7 +94,7 @@ class Overall:
     def best(self) -> bool:
         """Return whether the explainer is in the best set.
 
-        If no two explainers differ significantly, no explainer is.
+        If no two explainers differ significantly, the best set is empty.
         """
         return not self.baseline and is_best(self.rank, 1.0, self.beats_baselines)
 

@@ -80,7 +80,7 @@ class Choice:
 
     @property
     def recommended(self) -> dict[str, str | None]:
-        """Return a dictionary from the name of each question to its recommended explainer, or None."""
+        """Return a dictionary that maps the name of each question to its recommended explainer, or to None."""
         return {question["name"]: question["recommended"] for question in self.content["questions"]}
 
     @property
@@ -138,8 +138,8 @@ def choose(
             default, the first two are answered, or only "faithfulness" if the dataset has no masks.
         within: Time limit, based on costs measured at the start: "30m", "2h", a number of seconds, or None for no
             limit.
-        margin: Largest difference in scores that does not matter. A candidate within this margin of the best is not
-            dropped.
+        margin: Largest difference in scores that counts as negligible. A candidate within this margin of the best is
+            not dropped.
         explainers: Candidates. By default, all suitable explainers are candidates, with a few settings each. Baselines
             are always added.
         metrics: Metrics that replace the questions' metrics.

@@ -81,7 +81,8 @@ def check_classes(question: RunQuestion, label_map: bool, refusal: str, rows: Se
     values: dict[str, Any] = {"dataset": len(names), "network": question.classes, "shown": len(shown)}
     how = "by position, because the network has no class names" if question.by_position else "by name"
     how = "by the label map" if label_map else how
-    text = f"the {len(names)} classes of the dataset are matched with the {question.classes} of the network {how}"
+    text = f"the {len(names)} classes of the dataset are matched with the {question.classes} classes "
+    text += f"of the network {how}"
     if lacking := [names[index] for index, members in enumerate(question.members) if not members]:
         values["without"] = lacking
         text += f"; the network has no class for {first_few(lacking)}"

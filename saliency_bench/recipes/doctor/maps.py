@@ -295,7 +295,7 @@ def _at_default(tried: Tried) -> tuple[float | None, bool, str]:
     if draws == wanted:
         return value, False, f"{value:.2f} ({wanted:,} draws)"
     if value < KNOWN:
-        return None, True, f"unknown (only {draws:,} of {wanted:,} draws were made, which is too few for an estimate)"
+        return None, True, f"unknown (only {draws:,} of {wanted:,} draws were made, too few for an estimate)"
     factor = wanted / draws  # Spearman and Brown
     value = factor * value / (1 + (factor - 1) * value)
     return value, True, f"{value:.2f} ({wanted:,} draws, estimated from {draws:,})"

@@ -69,7 +69,7 @@ class Count:
         kind: Name of the kind of evidence.
         metric: Name of the metric with its non-default options, or "intervention" for changes to the image.
         damage: Name of the damage to the map, or of the change to the image.
-        ahead: Number of images for which the correct map has the better score. For an intervention: for which the
+        ahead: Number of images for which the correct map has the better score or, for an intervention, for which the
             decision changes.
         ties: Number of images for which both maps have the same score.
         behind: Number of images for which the damaged map has the better score.
@@ -182,7 +182,7 @@ def dataset_of(kind: str, images: int = IMAGES, seed: int = 0) -> Dataset:
 
 
 def mask_of(kind: str, drawing: Scene) -> np.ndarray:
-    """Return the mask of a drawing, bool (H, W), which depends on the kind of evidence."""
+    """Return the mask of a drawing for a kind of evidence, bool (H, W)."""
     return inside(drawing.coloured[:1]) if KINDS[kind].mask == "evidence" else drawing.mask
 
 

@@ -78,7 +78,7 @@ KINDS = {
     "texture": Kind("object", "stripes", TEXTURES, "the stripes on a part of the object"),
     "context": Kind("scene", "stripes", TEXTURES, "stripes beside the object"),
     "grid": Kind("grid", "colour", COLOURS, "a coloured patch in a cell of a grid"),
-    "control": Kind("scene", "colour", COLOURS, "the colour of a patch, like the colour network", "evidence"),
+    "control": Kind("scene", "colour", COLOURS, "the colour of a patch, as in the colour network", "evidence"),
 }
 
 

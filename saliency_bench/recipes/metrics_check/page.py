@@ -45,7 +45,7 @@ which the correct map is known: small convolutional networks with hand-written w
 contribution of each pixel to each logit is known. These contributions are the *correct map*. A metric *detects* a type
 of damage if the correct map has the better score significantly more often than the damaged map. A type of damage
 *misleads* a metric if the damaged map has the better score significantly more often. The test is an exact sign test on
-the pictures in which the two maps have different scores, at a level of 5 %, corrected by Holm's method for all
+the pictures in which the two maps have different scores. Its level is 5 %, corrected by Holm's method for all
 {comparisons:,} comparisons on this page. The [networks](#networks-and-interventions) and the [types of
 damage](#damaged-maps) are described below. A metric that is not misled here may be misled by a different type of damage
 or with a different network.
@@ -60,7 +60,7 @@ The page lists metrics without the prefix `saliency_`; the [metric cards](metric
 
 {short}
 
-![Share of pictures in which a metric scores the correct map higher than a damaged map]({picture})
+![Fraction of pictures in which a metric scores the correct map higher than a damaged map]({picture})
 
 The figure shows the percentage of pictures in which the correct map has the better score, over all networks on which
 a metric was tested. A tie counts as half. In blue cells, the metric prefers the correct map. In brown cells, the metric
@@ -113,12 +113,12 @@ for colours.
 
 ## All numbers
 
-Each cell shows the detection rate, its 95 % interval (Wilson) and the number of ties. The detection rate is the share
-of pictures in which the correct map has the better score. A tie counts as half. n is {n} pictures, or fewer if a metric
-has no score for some pictures. According to the corrected sign test, the metric detects the damage in **bold** cells,
-and the damage misleads the metric in *italic* cells. The interval may disagree with the sign test, for two reasons: the
-interval is not corrected for multiple testing, and it is wider than necessary if many scores are tied. The colour,
-position, context and control networks use the same pictures.
+Each cell shows the detection rate, its 95 % interval (Wilson) and the number of ties. The detection rate is the
+fraction of pictures in which the correct map has the better score. A tie counts as half. n is {n} pictures, or fewer if
+a metric has no score for some pictures. According to the corrected sign test, the metric detects the damage if a cell
+is **bold**, and the damage misleads the metric if a cell is *italic*. The interval may disagree with the sign test, for
+two reasons: the interval is not corrected for multiple testing, and it is wider than necessary if many scores are tied.
+The colour, position, context and control networks use the same pictures.
 
 {tables}
 
@@ -333,9 +333,9 @@ def alignment(counts: Sequence[Count]) -> str:
     cells = {metric: count for (kind, metric), count in shown.items() if kind == "context"}
     lines = ["The context network bases its decision on stripes beside the object and ignores the object, so its "
              "correct map is outside the mask. The colour network uses a part of the object. The control is the colour "
-             "network with a mask of this part. The table shows the share of pictures in which the correct map scores "
-             "higher than a map of the whole object, in the same format as in the section [All numbers](#all-numbers). "
-             "Except in the control, the map of the whole object marks nearly the same pixels as the mask.", "",
+             "network with a mask of this part. The table shows the fraction of pictures in which the correct map "
+             "scores higher than a map of the whole object, in the same format as [all numbers](#all-numbers). Except "
+             "in the control, the map of the whole object marks nearly the same pixels as the mask.", "",
              "| metric | context | colour | control |", "|---|---|---|---|"]  # fmt: skip
     for name in names:
         if name in cells:
@@ -419,8 +419,8 @@ def on_grey(counts: Sequence[Count]) -> list[str]:
             if (grey, kind) in rates:
                 lines.append(f"- Test of this explanation, with {name_of(black)} and the {kind} network: if removed "
                              "pixels are black, the correct map scores higher than the blurred map for "
-                             f"{percent(rates[black, kind])} of the pictures; if they have the same grey as the "
-                             f"scene, it does so for {percent(rates[grey, kind])} of the pictures. "
+                             f"{percent(rates[black, kind])} of the pictures; if removed pixels have the "
+                             f"grey of the scene, it does so for {percent(rates[grey, kind])} of the pictures. "
                              "A tie counts as half.")  # fmt: skip
     return lines
 

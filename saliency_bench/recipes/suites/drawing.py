@@ -129,7 +129,7 @@ def plot_of(table: SuiteTable, folder: Path) -> str:
 
 
 def mark_smoke(figure: Figure) -> None:
-    """Add a note below a figure which says that the numbers come from synthetic images and small networks."""
+    """Add a note to a figure, saying that the numbers come from synthetic images and small networks."""
     text = "smoke test: synthetic images and small networks, not a result"
     figure.text(0.5, -0.02, text, ha="center", va="top", color="#b00020", fontsize=8)
 

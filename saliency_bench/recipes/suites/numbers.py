@@ -135,8 +135,6 @@ class Results:
         """Return the first run that has one of these names and computes a table entry.
 
         Raise NoNumberError if there is none.
-
-        Raise NoNumberError if there is none.
         """
         for job in self.jobs:
             is_explained = not has_explainer or place["explainer"] in self.suite.runs[job.name].explainers
@@ -209,7 +207,7 @@ def _score(run: Run, explainer: str, metric: str, part: str | None) -> Number:
 
 
 def _clever_hans(run: Run, explainer: str, localisation: str, faithfulness: str) -> Number:
-    """Return the share of samples that `found_by` selects on the basis of two metrics.
+    """Return the fraction of samples that `found_by` selects on the basis of two metrics.
 
     Raise NoNumberError if a cell is missing.
     """

@@ -135,8 +135,8 @@ def suite(
         batch_size: Samples per batch in all runs.
         device: Device for all runs.
         smoke: Whether to use synthetic images and small networks, with which the tables are finished in minutes.
-        answers: Files with people's answers, written by `peekaboom export`. Tables about how people use the maps need
-            them.
+        answers: Files with people's answers, written by `peekaboom export`. They are required for tables about how
+            people use the maps.
         compare: Whether to show the paper's numbers and the differences from them.
         train_only: If true, train the networks but skip the runs.
         progress: Whether to show progress bars.
@@ -352,10 +352,7 @@ def draw_pictures(content: Suite, names: Iterable[str], choice: SuiteChoice, fai
 
 
 def _remarks(content: Suite, results: Results, runs: Sequence[str]) -> list[str]:
-    """Return the remarks below a table: which datasets were only partly used, and how accurate each classifier is.
-
-    They list datasets that were only partly used, and the accuracy of each classifier.
-    """
+    """Return the remarks below a table: which datasets were only partly used, and how accurate each classifier is."""
     accuracies: dict[tuple[str, str], str] = {}
     used: dict[str, tuple[int, int]] = {}
     for job, run in results.finished(runs):

@@ -45,7 +45,7 @@ class SuiteChoice:
         device: Device for all runs, or None for the suite's value.
         batch_size: Samples per batch in all runs, or None for the suite's value.
         smoke: Whether synthetic images and small networks replace datasets and models.
-        answers: People's answers, which values with `crowd` are computed from.
+        answers: People's answers, from which values with `crowd` are computed.
     """
 
     out: Path

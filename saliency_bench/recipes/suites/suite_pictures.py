@@ -2,7 +2,7 @@
 
     OUT/pictures/NAME.pdf .svg .png
 
-A cell shows one view of an image, such as an explainer's map. Below it are the sample's scores in the run. The axes are
+A cell shows one view of an image, such as an explainer's map, and below it the sample's scores in the run. The axes are
 those of tables, plus `image` and `view`. If an axis is used neither for rows nor for columns, it must have a single
 name.
 """
@@ -58,7 +58,7 @@ NAMES = 1.0  # inches for the names to the left of the rows
 
 @dataclass(frozen=True)
 class Panel:
-    """A cell of a picture: an image, uint8 (h, w, 3) or None, and below the image `lines` of text, such as scores."""
+    """A cell of a picture: an image, uint8 (h, w, 3) or None, and `lines` of text below the image, such as scores."""
 
     pixels: np.ndarray | None
     lines: tuple[str, ...] = ()

@@ -306,7 +306,7 @@ def _model(job: SuiteJob) -> str:
     if Path(name).is_dir() or is_own(name):
         return "there"
     if name.startswith("torchvision:"):
-        return "of torchvision"
+        return "from torchvision"
     return "downloaded" if isinstance(try_to_load_from_cache(name, "config.json"), str) else "to download"
 
 

@@ -119,7 +119,7 @@ class Value(Strict):
             matching parts.
         against: Show the correlation between `metric` and this second metric, or `crowd`, across the axes in `over`.
         correlation: Type of correlation coefficient.
-        clever_hans: Instead of the correlation, show the share of samples that `analyse --what clever-hans` selects.
+        clever_hans: Instead of the correlation, show the fraction of samples that `analyse --what clever-hans` selects.
             `metric` is then the localisation metric and `against` the faithfulness metric.
         accuracy: Instead of a metric, show the accuracy of the classifier.
         crowd: Instead of a metric, show the area under people's accuracy, computed from the answers in --answers.
@@ -284,10 +284,10 @@ class ViewSpec(Strict):
         kind: `picture`: the image. `mask`: the image inside its mask. `map`: the map. `top`: only the pixels
             with the highest map values. `rest`: the image without these pixels. `region`: the pixels with
             values above the midpoint of the map's range. `pasted`: the image with the region of its partner pasted in,
-            for the pairs of saliency_correctness and saliency_confidence. `inverse`: the image with all but this region
-            of its partner pasted in.
+            for the pairs of saliency_correctness and saliency_confidence. `inverse`: the image with its partner pasted
+            in, except for this region.
         reference: Values that replace all other pixels in `top`, `rest` and `region`.
-        share: Share of the pixels for `top` and `rest`.
+        share: Fraction of the pixels for `top` and `rest`.
         target: Target of the map, if it is not the run's target. `contrast` is the most likely class minus the
             runner-up of its group. `false positive` is the most likely class that is not in the image.
         other: Whether to explain the run's other model, for the column that it was trained to predict.

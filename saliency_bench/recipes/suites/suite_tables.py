@@ -127,10 +127,7 @@ class SuiteTable(PaperTables):
 
     @property
     def notes(self) -> list[str]:
-        """The notes below the table: remarks, missing numbers, and explanations of bold numbers and of marks.
-
-        They contain remarks, missing numbers, and explanations of bold numbers and marks.
-        """
+        """The notes below the table: remarks, missing numbers, and explanations of bold numbers and of marks."""
         counts = self.numbers.loc[self.numbers["missing"] != "", "missing"].value_counts(sort=False)
         notes = [f"{count} of {len(self.numbers)} numbers are missing: {reason}." for reason, count in counts.items()]
         if self.numbers["best"].any():

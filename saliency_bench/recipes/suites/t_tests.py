@@ -72,6 +72,6 @@ def remarks(frame: pd.DataFrame) -> list[str]:
     known = int(frame["p_paired_test"].notna().sum())
     return [
         f"Paired t-tests of {frame['explainer'][0]} against every other explainer at level {ALPHA}, not adjusted: "
-        f"{significant[0]} of {len(frame)} differ significantly. In the adjusted paired test, {significant[1]} of the "
-        f"{known} with enough samples do."
+        f"{significant[0]} of {len(frame)} differences are significant. In the adjusted paired test, "
+        f"{significant[1]} of the {known} differences with enough samples are significant."
     ]

@@ -5,8 +5,8 @@ A person rates all maps of an image in a random order that is stored in the assi
 "ratings": {"complete": 4, ...}}, where place is the position of the map among the maps of the image, starting at 0. If
 a person changes the ratings of a map, this is a new revision.
 
-Attention checks use separate images, which are the same for everyone and whose ratings do not count. One of the maps,
-the unit `[image id, null]`, belongs to a different image but is displayed over the image of the check. An attentive
+Attention checks use separate images, which are the same for everyone and whose ratings do not count. One of the maps
+(the unit `[image id, null]`) belongs to a different image but is displayed over the image of the check. An attentive
 person gives this map the lowest ratings.
 """
 
@@ -197,7 +197,7 @@ class Assess:
                     return assignment.unit, number
             if any(assignment.unit not in ratings for assignment in maps):
                 break
-        raise UserError("this map is not your current question yet; reload the page")
+        raise UserError("you have not reached this map yet; reload the page")
 
     def picture(self, person: str, place: object, *, plain: bool = False) -> bytes:
         """Return a PNG of the image with the map as an overlay, or of only the image if `plain` is true.

@@ -10,7 +10,7 @@ A brush mask is an image (H, W, 4) of bytes, with the mask in all four channels 
 in a stream of bits. The header contains the number of bytes (32 bits), the word size minus 1 (5 bits) and four length
 sizes minus 1 (4 bits each). Blocks follow until all bytes are written. A block that starts with 1 contains the index of
 a length size (2 bits), the length minus 1 (with that size) and one byte, which is repeated. A block that starts with 0
-contains the index, the length minus 1 and that many bytes.
+contains the index, the length minus 1 and a sequence of bytes of this length.
 
 If an annotation has no result, this can mean that nobody has answered. For the answer "no region", the additional field
 `no_region` contains the height and width of the image.
@@ -117,7 +117,7 @@ def encode(mask: np.ndarray) -> np.ndarray:
 
 
 def decode(stream: Iterable[int], height: int, width: int) -> np.ndarray:
-    """Decode run lengths into a mask, bool (H, W). Pixels whose last channel, which is displayed, is not 0 are marked.
+    """Decode run lengths into a mask, bool (H, W). Pixels are marked if the last (displayed) channel is not 0.
 
     Raises:
         UserError: The stream is damaged or has the wrong size.
@@ -201,10 +201,7 @@ def _whole(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _images(task: dict[str, Any]) -> list[str]:
-    """Return the names of a task's images, from the field `image` or the first field that looks like an image file.
-
-    They are in the field `image`, or in the first field that looks like an image file.
-    """
+    """Return the names of a task's images, from the field `image` or the first field that looks like an image file."""
     data = task["data"]
     values = [data["image"]] if "image" in data else list(data.values())
     lists = [value if isinstance(value, list) else [value] for value in values]

@@ -43,8 +43,9 @@ def evidence_of_guessing(attempts: pd.DataFrame) -> dict[str, float]:
     """Return {person: log10 likelihood ratio of guessing versus answering like all other people}.
 
     The probability of a correct answer is estimated from the answers of all other people for each explainer and
-    exposure, as (right + 1) / (answers + 2). By Markov's inequality, a person who answers like the others exceeds a
-    ratio of 10 with a probability of at most 10 %. In simulations with 20 judgements, the ratio stays far below 10.
+    exposure, as (right + 1) / (answers + 2). By Markov's inequality, the probability that a person who answers
+    like the others exceeds a ratio of 10 is at most 10 %. In simulations with 20 judgements, the ratio stays far below
+    10.
 
     Args:
         attempts: One row per answer with a label. The columns are person, explainer, exposure, right, and chance

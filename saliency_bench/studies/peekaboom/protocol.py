@@ -1,13 +1,13 @@
 """The peek-a-boom protocol: determine a person's current question, validate requests, and store answers.
 
-A unit is an image and an explainer, written as JSON `[image id, explainer]`. An attention check, `[image id, null]`, is
+A unit is an image and an explainer, written as JSON `[image id, explainer]`. An attention check (`[image id, null]`) is
 an image that is displayed in full. Each answer is a revision of its unit, with the payload
 
     {"step": 1, "exposure": 0.1, "choice": "cat", "right": false}      choice: null for "I don't know"
 
 The exposure is derived from the store: it increases by one step for each wrong answer. The request of an answer is
-derived from study, person, unit and step, so an answer is stored only once, even if it is sent repeatedly or from
-several tabs.
+derived from the study, the person, the unit and the step, so an answer is stored only once, even if it is sent
+repeatedly or from several tabs.
 """
 
 from collections.abc import Sequence
@@ -133,7 +133,7 @@ class Peekaboom:
 
     @property
     def exposures(self) -> list[float]:
-        """The shares of pixels that are displayed, one after the other."""
+        """The fractions of pixels that are displayed, in this order."""
         return self.study.configuration["exposures"]
 
     @cached_property
@@ -194,7 +194,7 @@ class Peekaboom:
         return None
 
     def exposure(self, question: PeekaboomQuestion) -> float:
-        """Return the share of pixels that is displayed for a question."""
+        """Return the fraction of pixels that are displayed for a question."""
         return 1.0 if question.is_check else self.exposures[question.step]
 
     def choices(self, person: str, unit: str) -> list[str]:

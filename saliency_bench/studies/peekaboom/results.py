@@ -243,8 +243,8 @@ def _with_fewer(study: Study, by_explainer: dict[str, pd.DataFrame]) -> list[tup
 
     The table contains results for smaller numbers of judgements per pair. Judgements are drawn at random `DRAWS` times.
 
-    The column "same order" contains the share of draws in which the order of all explainers is the same as with all
-    judgements.
+    The column "same order" contains the fraction of draws in which the order of all explainers is the same as with
+    all judgements.
     """
     areas = {name: judgement_areas(rows["first"].to_numpy()) for name, rows in by_explainer.items()}
     images = {name: rows["image"].nunique() for name, rows in by_explainer.items()}
