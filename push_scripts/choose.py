@@ -35,7 +35,7 @@ def arguments(parser: ArgumentParser) -> None:
                         help="time limit, such as 90s, 30m or 2h, or none; costs are measured on this machine "
                              "(default: 30m)")  # fmt: skip
     parser.add_argument("--margin", type=float, default=0.02, metavar="X",
-                        help="largest score difference that does not matter (default: 0.02)")  # fmt: skip
+                        help="largest score difference that counts as negligible (default: 0.02)")  # fmt: skip
     parser.add_argument("--explainers", nargs="+", metavar="NAME",
                         help="candidates besides the baselines (default: all that support the network)")  # fmt: skip
     parser.add_argument("--metrics", nargs="+", metavar="NAME",
