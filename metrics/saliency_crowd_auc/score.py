@@ -44,7 +44,7 @@ def saliency_crowd_auc(first_right: np.ndarray, *, exposures: Sequence[float] = 
         Scores in [0, 1], float64 (B,); higher is better. The score is 0 if no answer was correct.
 
     Raises:
-        ValueError: The exposures are not increasing shares.
+        ValueError: The exposures are not increasing fractions.
 
     Example:
         People are shown the top 4, then 8, then all 16 pixels of a 4 x 4 picture, so r = 0.25, 0.5, 1:
