@@ -33,8 +33,8 @@ j is reported to beat every baseline if each of these wealths reaches J / level,
 the same argument, this report is wrong with a probability of at most `level`. This bound holds even if the data select
 the method, and also if clusters are added after the race (`Race.beats`).
 
-Unbounded scores have no `span`. The sign of the difference is used instead (span 1), so that a candidate is ahead if it
-is better on more samples than it is worse on.
+Unbounded scores have no `span`. The sign of the difference is used instead (span 1), so that a candidate is ahead if
+the samples on which it is better outnumber those on which it is worse.
 """
 
 from collections.abc import Mapping, Set
@@ -102,7 +102,7 @@ def clusters_needed(scaled: np.ndarray, threshold: float) -> int | None:
 
 
 class Race:
-    """Race of candidates on one metric, which keeps track of the dropped candidates.
+    """Race of candidates on one metric. It keeps track of the dropped candidates.
 
     Args:
         names: Names of the candidates.
