@@ -51,7 +51,7 @@ def text(**given):
     ({"tolerance": float("inf")}, "must be a finite number; got inf"),
     ({"threshold": "area"}, "threshold of method 'area'; did you mean mask_area"),
     ({"fill": "median"}, "fill of method 'median'; known: mean|did you mean mean"),
-    ({"flip": 1}, "option flip of method takes bool; got 1"),
+    ({"flip": 1}, "option flip of method must be bool; got 1"),
     ({"sizes": 3}, "option 'sizes' of method; did you mean size"),
 ])  # fmt: skip
 def test_invalid_option_value_is_rejected(given, words):

@@ -238,7 +238,7 @@ def distribution_plot(table: CellTable, scores: CellScores, column: MetricColumn
                 axes.hlines(index + 0.43, first, third, color=COLOURS["text"], linewidth=2)
                 axes.vlines(median, index + 0.12, index + 0.46, color=COLOURS["text"], linewidth=1.4)
 
-    return _row_plot(rows, draw), "median" if yes is None else f"share at {number(yes)}"
+    return _row_plot(rows, draw), "median" if yes is None else f"fraction with a score of {number(yes)}"
 
 
 def difference_plot(pairs: Sequence[RunPair]) -> str:
