@@ -206,7 +206,7 @@ class Explainer:
     def is_bundled(self) -> bool:
         """Return whether the explainer is part of this package.
 
-        Other explainers are a user's code or come from another package.
+        Other explainers are user code or come from another package.
         """
         return str(getattr(self.function, "__module__", "")).startswith("saliency_bench.explainers.")
 

@@ -193,7 +193,7 @@ class MetricDeclaration(_Declaration):
         plan: Function (options, predictions) -> {sample: [partners]}, for a metric with the input `partners`. The
             result must depend only on the arguments. Samples that are not in the result have no score.
         keeps: For a retraining metric, the pixels that are kept in the images: "top" or "rest".
-        left_out: Function (options) -> names of the parameters that these options do not need.
+        left_out: Function (options) -> names of inputs that have a default and are not needed with these options.
         passes: Maximum numbers per image, as a pair (images to classify, maps to request), or a function (options,
             height, width) that returns this pair.
         check: See `ExplainerDeclaration`.
@@ -312,7 +312,9 @@ def check_call(name: str, explainer: Callable[..., Any], *, is_whole: bool = Tru
 
 
 def inputs_of(name: str, function: Callable[..., Any]) -> tuple[str, ...]:
-    """Return the inputs of a metric, which are the names of its parameters without a default.
+    """Return the inputs of a metric, which are the names of its parameters that are not options.
+
+    A parameter with a default is an option if it is keyword-only or if its name is not in `INPUTS`.
 
     Raises:
         UserError: A parameter is unknown, or the metric has no input that depends on the explainer.

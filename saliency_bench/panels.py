@@ -87,11 +87,12 @@ def draw(
     runs: Any, what: str = "maps", *, samples: Sequence[str] | None = None, explainers: Sequence[str] | None = None,
     device: str | None = None, out: str | Path | None = None,
 ) -> Drawing:  # fmt: skip
-    """Draw the maps of selected samples of a run as a metric uses them. This is the same as `saliency-bench draw`.
+    """Draw the maps of selected samples of a run as a metric uses them.
 
         sb.draw("runs/first", "maps", samples=["cat-7"], out="maps.pdf")
 
-    The dataset and model of the run are loaded again, and the maps are recomputed.
+    The command `saliency-bench draw` does the same. The dataset and model of the run are loaded again, and the maps are
+    recomputed.
 
     Args:
         runs: A result of `run`, the folder of a run, or a list of these. If there are several runs, they are drawn
