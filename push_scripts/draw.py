@@ -1,4 +1,4 @@
-"""Draw the maps of selected samples of a run in the way that a metric uses them.
+"""Draw the maps of selected samples of a run as a metric uses them.
 
 example:
   saliency-bench draw runs/first runs/second --what maps --out maps.png

@@ -122,7 +122,7 @@ class Explainer:
             classifier: Network to explain. Its state is restored afterwards.
             images: Images in [0, 1], float (B, 3, H, W).
             target: Weights over the logits, of shape (B, K) or (1, K).
-            seeds: One integer per image, which seeds the random draws for this image. None stands for 0 to B - 1.
+            seeds: One integer per image: the seed of its random draws. If None, the integers 0 to B - 1 are used.
 
         Raises:
             UserError: The images or the target are invalid, or the maps are not finite or not of shape (B, H, W).
@@ -206,7 +206,7 @@ class Explainer:
     def is_bundled(self) -> bool:
         """Return whether the explainer is part of this package.
 
-        It could also be a user's code or come from another package.
+        Other explainers are user code or come from another package.
         """
         return str(getattr(self.function, "__module__", "")).startswith("saliency_bench.explainers.")
 
@@ -273,7 +273,7 @@ def _draws(averaged: Averaged | None, images: int) -> list[int] | None:
 
 
 def list_explainers() -> list[str]:
-    """Return the names that `load_explainer` and `run` accept for explainers."""
+    """Return the names of explainers that `load_explainer` and `run` accept."""
     return registry.names("explainers")
 
 

@@ -5,10 +5,10 @@ the module `NAME.py` for `evaluate`, and the card `README.md`. A user's function
 accepted.
 
 An undefined score is NaN. If the score of a constant map is NaN, the map is reported as flat. Records contain the score
-and each of its parts. A metric that takes none of the inputs `maps`, `curves` and `target` chooses its own targets and
-requests maps for them, so its cells do not depend on the run's target. A metric with the input `retrained` is a
-retraining metric (`compute.scoring.retraining`). Its options are those of `RetrainingProtocol`, and its parts are named
-by `part_names`. A metric with the input `first_right` scores people's judgements and cannot be used in a run
+and each of its parts. A metric without the inputs `maps`, `curves` and `target` chooses its own targets and requests
+maps for them, so its cells do not depend on the run's target. A metric with the input `retrained` is a retraining
+metric (`compute.scoring.retraining`). Its options are those of `RetrainingProtocol`, and its parts are named by
+`part_names`. A metric with the input `first_right` scores people's judgements and cannot be used in a run
 (`check_without_people`).
 """
 
@@ -100,17 +100,17 @@ class Metric:
 
     @property
     def higher_is_better(self) -> bool:
-        """Return whether higher scores are better when the metric has these options."""
+        """Return whether higher scores are better with the metric's options."""
         return self.declaration.direction(dict(self.options))
 
     @property
     def range(self) -> Range:
-        """(low, high) of the scores. If the range depends on the target, it holds for a contrast of two classes."""
+        """(low, high) of the scores. If it depends on the target, this is the range for a contrast of two classes."""
         return self.limits(PLAIN_CONTRAST)
 
     @property
     def aggregate(self) -> Callable[..., np.ndarray] | None:
-        """Function (means (D, P), options) -> values (D,), or None if these options do not use an aggregate."""
+        """Function (means (D, P), options) -> values (D,), or None if the metric has no aggregate with its options."""
         when = self.declaration.aggregate_if
         return self.declaration.aggregate if when is None or when(dict(self.options)) else None
 
@@ -259,14 +259,14 @@ def _span(limits: Range) -> str:
 
 
 def outside(values: np.ndarray, limits: Range) -> np.ndarray:
-    """Return, as a flat array, the finite values that exceed a range by more than rounding errors."""
+    """Return a flat array of the finite values that are outside a range by more than rounding errors."""
     low, high = limits
     slack = ROUNDING * max([1.0, *(abs(end) for end in limits if np.isfinite(end))])
     return values[np.isfinite(values) & ((values < low - slack) | (values > high + slack))]
 
 
 def list_metrics() -> list[str]:
-    """Return the names that `load_metric` and `run` accept for metrics."""
+    """Return the names of metrics that `load_metric` and `run` accept."""
     return registry.names("metrics")
 
 

@@ -1,8 +1,8 @@
 # PYTHON_ARGCOMPLETE_OK
 """Command `saliency-bench`. Each subcommand is a file in `push_scripts/`, which is imported only when needed.
 
-A subcommand is a module with a docstring (a description, then an example), functions `arguments(parser)` and
-`main(args)`, and SECTION, the heading under which `saliency-bench --help` lists it.
+A subcommand is a module with a docstring (a description, then an example), the functions `arguments(parser)` and
+`main(args)`, and the constant SECTION (the heading under which `saliency-bench --help` lists the subcommand).
 """
 
 import argparse
@@ -192,7 +192,7 @@ def _kept(command: str, argv: list[str]) -> str:
     out = Path(parser.parse_known_args(argv)[0].out).absolute()
     if pattern and not any(out.parent.glob(pattern.format(out=glob.escape(out.name)))):
         kept = ""
-    return f"{kept} are kept; resume with" if kept else "no file is half-written; start again with"
+    return f"{kept} are kept; resume with" if kept else "no incomplete file remains; start again with"
 
 
 def overview() -> str:

@@ -111,15 +111,15 @@ class ExplainerDeclaration(_Declaration):
             function (options, height, width) -> number. If the number depends on other quantities, these are additional
             parameters with defaults, such as `channels=512`.
         targeted: Whether maps depend on the target.
-        signed: Whether maps also contain evidence against the target, as negative values. Instead of True, it can be
-            {option: value}, if this option must have this value for maps to be signed. The value must be a literal,
-            because reports read it without importing the explainer.
+        signed: Whether maps also contain evidence against the target, as negative values. If maps are signed only with
+            a certain value of an option, this is {option: value} instead of True. It must be a literal, because reports
+            read it without importing the explainer.
         check: Function that is called with all options before anything is loaded. It raises UserError or ValueError for
             invalid options.
         also_called: Other names. If a user enters one of them, the error message suggests the registered name.
         elsewhere: Pairs (package, line of code). The line computes the same maps with that package. Options are in
-            braces: `{steps}`. In the code, x is the normalised image, label is the class, model returns logits of x,
-            and classifier is the classifier of this package. `choose` prints the code.
+            braces: `{steps}`. In the code, `x` is the normalised image, `label` is the class, `model` is a network that
+            returns the logits of `x`, and `classifier` is a `Classifier` of this package. `choose` prints the code.
     """
 
     version: int | None = None
@@ -182,8 +182,8 @@ class MetricDeclaration(_Declaration):
         absent: Short reason why a part may be NaN.
         reduce: Function (values (B, P), options) -> scores (B,). Default: the mean of the parts that are not NaN.
         aggregate: Function (means (D, P), options) -> values (D,), used instead of `reduce`. Each row contains the
-            means of the parts over all samples, or over resampled samples, from which the value of a cell is computed.
-            Samples then have parts but no score, and the cell has an interval but no rank.
+            means of the parts over all samples, or over resampled samples. The value of a cell is computed from these
+            means. Samples then have parts but no score, and the cell has an interval but no rank.
         aggregate_if: Function (options) -> whether to use `aggregate` in this way. If not, `aggregate` is used like
             `reduce`.
         note: Short remark that applies to all scores of the metric.
@@ -193,7 +193,7 @@ class MetricDeclaration(_Declaration):
         plan: Function (options, predictions) -> {sample: [partners]}, for a metric with the input `partners`. The
             result must depend only on the arguments. Samples that are not in the result have no score.
         keeps: For a retraining metric, the pixels that are kept in the images: "top" or "rest".
-        left_out: Function (options) -> names of the parameters with a default that are not needed with these options.
+        left_out: Function (options) -> names of inputs that have a default and are not needed with these options.
         passes: Maximum numbers per image, as a pair (images to classify, maps to request), or a function (options,
             height, width) that returns this pair.
         check: See `ExplainerDeclaration`.
@@ -312,7 +312,9 @@ def check_call(name: str, explainer: Callable[..., Any], *, is_whole: bool = Tru
 
 
 def inputs_of(name: str, function: Callable[..., Any]) -> tuple[str, ...]:
-    """Return the inputs of a metric, which are the names of its parameters without a default.
+    """Return the inputs of a metric, which are the names of its parameters that are not options.
+
+    A parameter with a default is an option if it is keyword-only or if its name is not in `INPUTS`.
 
     Raises:
         UserError: A parameter is unknown, or the metric has no input that depends on the explainer.

@@ -23,7 +23,7 @@ _small: ContextVar[list[tuple[int, int]] | None] = ContextVar("small", default=N
 
 @contextmanager
 def noted_sizes() -> Iterator[list[tuple[int, int]]]:
-    """Yield a list to which the size of each small map is added that is upsampled inside this context."""
+    """Yield a list. The size of each small map that is upsampled inside this context is appended to it."""
     sizes: list[tuple[int, int]] = []
     token = _small.set(sizes)
     try:
@@ -155,7 +155,7 @@ def normalise(maps: np.ndarray) -> np.ndarray:
 def tie_breaker(height: int, width: int) -> np.ndarray:
     """Return a pseudo-random permutation of H*W pixels, which orders tied values.
 
-    Every map of this size gets the same one.
+    All maps of this size get the same permutation.
     """
     bits = random_bits(seed_of("tie", height, width), height * width)
     permutation = np.argsort(bits, kind="stable")
@@ -164,9 +164,9 @@ def tie_breaker(height: int, width: int) -> np.ndarray:
 
 
 def tied_share(maps: np.ndarray) -> np.ndarray:
-    """Return the share of tied pixels of each map, float (B,).
+    """Return the fraction of tied pixels in each map, float (B,).
 
-    The share is 1 - (number of distinct values) / (H W). The values do not determine the order of these pixels.
+    The fraction is 1 - (number of distinct values) / (H W). The values do not determine the order of these pixels.
     """
     ordered = np.sort(maps.reshape(len(maps), -1), axis=1)
     return (ordered[:, 1:] == ordered[:, :-1]).sum(axis=1) / ordered.shape[1]
@@ -186,8 +186,8 @@ def reliability(even: np.ndarray, odd: np.ndarray) -> np.ndarray:
         reliability = 2 r / (1 + r),    r = Pearson correlation between the two halves, over pixels
 
     This is the formula of Spearman and Brown (1910). The reliability is the expected correlation between the map that
-    averages all draws and a map that averages the same number of new draws. It is also the share of the map's variance
-    that is not noise.
+    averages all draws and a map that averages the same number of new draws. It is also the fraction of the map's
+    variance that is not noise.
 
     Args:
         even: Maps averaged over one half of the draws, of shape (B, H, W).
@@ -252,8 +252,8 @@ def score_regions(
         score: Function of the salient pixels and the mask, both bool (B, H, W), that returns scores (B,).
         maps: Maps of shape (B, H, W).
         masks: Masks of shape (B, H, W).
-        thresholds: Pixels whose value exceeds the threshold are salient. With "mask_area", the top pixels of the map
-            are salient, as many as the mask contains.
+        thresholds: Pixels whose value exceeds the threshold are salient. With "mask_area", the n top pixels of the map
+            are salient, where n is the number of pixels in the mask.
         normalised: Whether to scale each map to [0, 1] first.
 
     Returns:

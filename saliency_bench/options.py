@@ -180,10 +180,10 @@ class _Annotation:
             digits = isinstance(value, int | float) and not isinstance(value, bool) and str in self.types
             text = f'{key}="{value}"'  # quotes for JSON; the shell needs outer quotes
             fix = f"; to pass it as text, write {text} (in a shell: '{owner}:{text}')" if digits else ""
-            raise UserError(f"option {key} of {owner} takes {self}; got {value!r}{fix}")
+            raise UserError(f"option {key} of {owner} must be {self}; got {value!r}{fix}")
 
     def __str__(self) -> str:
-        words = {str: "text", NoneType: "nothing"}
+        words = {str: "text", NoneType: "None"}
         named = [words.get(kind, kind.__name__) for kind in self.types]
         return " or ".join([*map(str, self.choices), *dict.fromkeys(named)])
 
@@ -201,7 +201,7 @@ def choices(function: Callable, key: str) -> tuple[object, ...]:
 
 
 def check(checker: Callable[..., None] | None, options: tuple[tuple[str, object], ...]) -> None:
-    """Call the declared `check` function with all options, if there is one.
+    """Call the declared `check` function, if there is one, with all options.
 
     Raise UserError if it raises a ValueError.
     """

@@ -87,19 +87,20 @@ def draw(
     runs: Any, what: str = "maps", *, samples: Sequence[str] | None = None, explainers: Sequence[str] | None = None,
     device: str | None = None, out: str | Path | None = None,
 ) -> Drawing:  # fmt: skip
-    """Draw the maps of selected samples of a run in the way that a metric uses them, like `saliency-bench draw`.
+    """Draw the maps of selected samples of a run as a metric uses them.
 
         sb.draw("runs/first", "maps", samples=["cat-7"], out="maps.pdf")
 
-    The dataset and model of the run are loaded again, and the maps are recomputed.
+    The command `saliency-bench draw` does the same. The dataset and model of the run are loaded again, and the maps are
+    recomputed.
 
     Args:
         runs: A result of `run`, the folder of a run, or a list of these. If there are several runs, they are drawn
             one below the other.
         what: View to draw. "maps": the image, its mask and the map of each explainer with its scores. "insertion": the
-            image as the top pixels of each map are inserted. "classes": the maps of the most likely and the least
-            likely class. "models": the maps of the run's model and of its other model. "object": the maps of the other
-            model with and without the object.
+            image at several steps of inserting the top pixels of each map. "classes": the maps of the most likely and
+            the least likely class. "models": the maps of the run's two models. "object": the maps of the other model
+            with and without the object.
         samples: Ids of the samples. Defaults to the first two samples of the run.
         explainers: Names of explainers. Defaults to the explainers of the run.
         device: See `run`.

@@ -109,14 +109,14 @@ def _points_one_by_one() -> list[EntryPoint]:
 def _points(kind: str) -> dict[str, EntryPoint]:
     """Return {name: entry point} for items from other packages.
 
-    If several packages have a name, the first one counts.
+    If several packages use the same name, the first of these packages counts.
     """
     points = _all_points().get(kind, [])
     known: dict[str, EntryPoint] = {}
     for point in sorted(points, key=_called):
         if not NAME.fullmatch(point.name):
             name = one_line(point.name, 60)
-            rule = "a name is at most 100 letters, digits, ., _ and -, and begins with a letter or digit"
+            rule = "a name must contain at most 100 letters, digits, '.', '_' and '-', and begin with a letter or digit"
             complain(f"{KINDS[kind]} {name} of {_called(point)} cannot be used: {rule}")
         elif (first := known.setdefault(point.name, point)) is not point and first.value != point.value:
             complain(
@@ -270,7 +270,7 @@ def declaration_of(kind: str, name: str, function: Callable[..., Any]) -> Any:
 
 
 def owner_of(version: int | str) -> str:
-    """Return the package that an item with this version belongs to, as in "their-package 1.2.0", or "" for this one."""
+    """Return the package that an item with this version belongs to, such as "their-package 1.2.0"; "" for this one."""
     return str(version).partition(OF)[2].partition(CODE)[0]
 
 
@@ -362,7 +362,7 @@ def _module_of(kind: str, name: str, part: str) -> str:
 
 
 def install_hint(extra: str = "") -> str:
-    """Return the pip command that installs this package, from the checkout or as released, with an extra."""
+    """Return the pip command that installs this package with an extra, from the checkout or from PyPI."""
     root, extra = HERE.parent, f"[{extra}]" * bool(extra)
     if not (root / "pyproject.toml").is_file():
         return f'pip install "saliency-bench{extra}"'
@@ -432,7 +432,7 @@ def _function(kind: str, name: str) -> ast.FunctionDef | None:
 
 
 def score_file(kind: str, name: str) -> Path:
-    """Return the file that contains the function that has the name of the item."""
+    """Return the file that contains the function with the name of the item."""
     main = files(kind)[name]
     beside = main.with_name("score.py")
     return beside if kind == "metrics" and beside.is_file() else main

@@ -181,7 +181,7 @@ class RunSpec(BaseModel):
     )
     only: tuple[str, ...] | None = _setting(
         "explain and score only these samples: correct, masked, or COLUMN=VALUE (if you list several "
-        "values of a column, a sample needs only one of them); other samples are only predicted",
+        "values of a column, a sample needs only one of them); for other samples, only predictions are computed",
         None,
         metavar="CONDITION",
         repeat=True,
@@ -210,7 +210,9 @@ class RunSpec(BaseModel):
     )
     seed: int = _setting("seed of all random draws", 0, metavar="N", group="computation")
     precision: Literal["fp32", "tf32", "bf16", "fp16"] | None = _setting(
-        "numerical precision of the network (default: as the model was loaded, usually fp32)", None, group="computation"
+        "numerical precision of the network (default: that of the loaded model, usually fp32)",
+        None,
+        group="computation",
     )
     channels_last: bool | None = _setting(
         "use a memory layout in which many networks run faster", None, group="computation"
@@ -297,7 +299,7 @@ class RunSpec(BaseModel):
 
     @property
     def computing(self) -> dict[str, Any]:
-        """Settings for `load_classifier` that affect how it computes: precision, memory format and compilation."""
+        """Settings for `load_classifier` that affect the computation (precision, memory format and compilation)."""
         return {"precision": self.precision, "channels_last": self.channels_last, "compile": self.compile}
 
     def command(self, verb: str = "run", without: Collection[str] = (), more: Iterable[str] = ()) -> str:

@@ -146,7 +146,7 @@ def weighs_infinite(logits: Tensor, target: Target) -> np.ndarray:
 
 
 def no_probabilities(logits: Tensor, activation: str = "softmax") -> np.ndarray:
-    """Return for which rows of logits (B, K) no probabilities are defined, bool (B,).
+    """Return which rows of logits (B, K) have undefined probabilities, bool (B,).
 
     A softmax is undefined if a logit is NaN or infinity, or if all logits are -infinity. A single class at -infinity
     has the probability 0. A sigmoid is undefined only for NaN.

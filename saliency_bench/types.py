@@ -52,8 +52,8 @@ class Column:
 
     Attributes:
         values: Preprocessed images, float (B, 3, H, W), or a list of other values.
-        lacking: For each sample, the reason why the value is missing, or None. In place of a missing image, there is a
-            black one.
+        lacking: For each sample, the reason why the value is missing, or None. A missing image is replaced by a black
+            image.
     """
 
     values: Tensor | list
@@ -103,7 +103,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Samples:
-    """Samples of a run that could be read. All attributes have one entry per sample, in the same order.
+    """The readable samples of a run. All attributes have one entry per sample, in the same order.
 
     Attributes:
         positions: Positions of the samples in the run, ascending.

@@ -20,7 +20,7 @@ def quality(predictions: pa.Table, members: Members, activation: str, seed: int)
     """Return the accuracy of a run's classifier as entries for `model` in a summary.
 
     If the activation is a sigmoid, or if there is a single logit and images have several labels, `accuracy` is the mean
-    average precision over the classes that occur. Otherwise, it is the share of correct predictions. `accuracy_kind`
+    average precision over the classes that occur. Otherwise, it is the fraction of correct predictions. `accuracy_kind`
     says which of the two measures was used. `top5` is computed for a softmax over more than 5 classes, and is None
     otherwise. `no_class` is the number of images whose label matches no class of the model; it is omitted if there are
     no such images. An image with several rows counts once.
@@ -80,7 +80,7 @@ def mean_average_precision(scores: np.ndarray, truth: np.ndarray, codes: np.ndar
 
     Args:
         scores: Scores (n, C).
-        truth: Bool (n, C), whether each image has each class.
+        truth: Whether each image belongs to each class, bool (n, C).
         codes: Cluster (n,) of each image.
         seed: Seed of the bootstrap.
     """

@@ -55,8 +55,8 @@ class Interval(StrictModel):
     """Mean over `n` samples in `clusters` clusters, with its 95 % interval. Undefined numbers are None.
 
     Attributes:
-        effective: Number of clusters of equal size that would be as informative; None if it equals `clusters`. There is
-            no interval if this number is below 10.
+        effective: Number of clusters of equal size that would be just as informative; None if this number equals
+            `clusters`. There is no interval if it is below 10.
         rare: Whether the interval was widened because the samples do not rule out rare, very different scores.
     """
 
@@ -71,11 +71,11 @@ class Interval(StrictModel):
     @model_validator(mode="after")
     def _ordered(self) -> Self:
         if self.low is not None and self.high is not None and self.low > self.high:
-            raise ValueError(f"low ({self.low}) is above high ({self.high})")
+            raise ValueError(f"low ({self.low}) must not exceed high ({self.high})")
         if self.n == 0 and self.value is not None:
-            raise ValueError(f"value ({self.value}) without samples")
+            raise ValueError(f"value must be null if n is 0; got {self.value}")
         if self.clusters > self.n:
-            raise ValueError(f"clusters ({self.clusters}) are more than n ({self.n})")
+            raise ValueError(f"clusters ({self.clusters}) must not exceed n ({self.n})")
         return self
 
     @classmethod
@@ -153,7 +153,7 @@ class CellKey(StrictModel):
         metric_about: First line of the docstring of a Python function; empty for bundled metrics.
         aggregate: Whether the value is a function of the means of the parts (`aggregate` of the metric).
         note: Remark that applies to all values of the metric.
-        asked_for: {additional input of the metric on which the scores depend: hash of the input} (`identity`).
+        asked_for: {additional input on which the metric's scores depend: hash of the input} (`identity`).
     """
 
     cell_id: Hash
@@ -193,8 +193,9 @@ class CellResult(Interval, CellKey):
     Attributes:
         rank: (best, worst) possible rank among the explainers of the run: 1 plus the number of significantly better
             explainers, and the number of explainers minus the number of significantly worse ones. None if unranked.
-        unranked: Reason why there is no rank; None if there is one.
-        scored: Number of scored samples / number of samples for which any explainer has a score on this metric.
+        unranked: Reason why the cell has no rank; None for a ranked cell.
+        scored: Number of scored samples, divided by the number of samples for which any explainer has a score on this
+            metric.
         median: Median of an unbounded score.
         parts: {name: mean and interval of the part}; empty for a metric without parts.
         left_out: {reason: number of samples without a score}.
@@ -243,7 +244,7 @@ class CellResult(Interval, CellKey):
 
     @property
     def oriented(self) -> float:
-        """Return the value, negated if lower is better; NaN if there is none."""
+        """Return the value, negated if lower is better; NaN if there is no value."""
         value = nan if self.value is None else self.value
         return value if self.higher_is_better else -value
 
@@ -272,7 +273,7 @@ def read_cells(content: object) -> list[CellResult]:
 
 
 def read_list(name: str, kind: TypeAdapter[list[Model]], content: object) -> list[Model]:
-    """Validate and return a list of a summary. The UserError for invalid content names the first invalid field."""
+    """Validate and return a list in a summary. The UserError for invalid content names the first invalid field."""
     try:
         return kind.validate_json(json.dumps(content))
     except ValidationError as error:
@@ -315,8 +316,8 @@ def is_best(rank: RankSet, scored: float, beats_baselines: bool | None) -> bool:
     """Return whether an explainer that uses the network is best, given that some explainers differ significantly.
 
     Three conditions must be met. First, no explainer is significantly better. Second, the explainer is significantly
-    better than every baseline; otherwise a map that ignores the network may be as good. Third, nearly all samples are
-    scored, so that an explainer cannot become best by omitting hard samples.
+    better than every baseline; otherwise a map that ignores the network may be just as good. Third, nearly all samples
+    are scored, so that an explainer cannot become best by omitting hard samples.
     """
     return rank is not None and rank[0] == 1 and scored >= BEST_FROM and beats_baselines is not False
 

@@ -17,7 +17,7 @@ def check(run: Any, *requirements: str, against: Any = None, strict: bool = Fals
 
     Args:
         run: Result of `run`, or its folder.
-        *requirements: "EXPLAINER:METRIC>=NUMBER" or <=, or "EXPLAINER:METRIC>EXPLAINER" or <.
+        *requirements: "EXPLAINER:METRIC>=NUMBER" (or <=), or "EXPLAINER:METRIC>EXPLAINER" (or <).
         against: An earlier run; a requirement also fails if its explainer was significantly better in that run.
         strict: Whether an undecided requirement fails.
 
@@ -47,8 +47,8 @@ def power(
 
     Returns:
         A row for each metric and pair of explainers, starting with the pairs that need the most images. The columns
-        include `spread`, `clusters` and `images`; the last two are missing if more than ten million clusters are
-        needed. For a run, `observed` is the difference in the run, and `seen` is the number of its clusters.
+        include `spread`, `clusters` and `images`; `clusters` and `images` are missing if more than ten million clusters
+        are needed. For a run, `observed` is the difference in the run, and `seen` is the number of clusters in the run.
 
     Raises:
         UserError: Both or neither of `run` and `spread` are given, a number is out of range, or no two explainers of

@@ -142,7 +142,7 @@ class Run(PaperTables):
 
     @property
     def seed(self) -> int:
-        """Return the seed of the run, which also draws the bootstrap samples of its intervals."""
+        """Return the seed of the run. The bootstrap samples for its intervals are drawn with the same seed."""
         return self.summary.get("seed", 0)
 
     @cached_property
@@ -257,8 +257,8 @@ class Run(PaperTables):
         Returns:
             A row per explainer and metric. `mean` is the mean difference (other run minus this run) over the `n`
             samples that both runs scored, with the 95 % interval `low` to `high`. `p` is from a paired test, which
-            needs at least 50 clusters, and is adjusted over all rows. `better`, `equal` and `worse` are the shares of
-            samples on which the other run scores better, equally or worse.
+            needs at least 50 clusters, and is adjusted over all rows. `better`, `equal` and `worse` are the fractions
+            of samples on which the other run scores better than, the same as or worse than this run.
 
         Raises:
             UserError: The runs use different datasets or share no explainer and metric, or a folder contains no
@@ -280,7 +280,7 @@ class Run(PaperTables):
             run.check("gradcam:saliency_miou>=0.3", "gradcam:saliency_miou>random")["passed"].all()
 
         Args:
-            *requirements: "EXPLAINER:METRIC>=NUMBER" or <=, or "EXPLAINER:METRIC>EXPLAINER" or <.
+            *requirements: "EXPLAINER:METRIC>=NUMBER" (or <=), or "EXPLAINER:METRIC>EXPLAINER" (or <).
             against: An earlier run; a requirement also fails if its explainer was significantly better in that run.
             strict: Whether an undecided requirement fails.
 
@@ -303,12 +303,12 @@ class Run(PaperTables):
     def to_pandas(self) -> "pd.DataFrame":
         """Return a row per explainer and metric: value, 95 % interval, samples, ranks, and whether it is best.
 
-        `best` is as in the printed table. `beats_baselines` is None if the run has no baseline to compare with.
-        `rare_failures` is True if the interval is wider because the samples cannot rule out rare extreme scores.
-        Unknown numbers are NaN. The value is NaN if no sample has a score. The rank is NaN for a baseline and if there
-        are too few samples. Your own function has one row per version, and `explainer_version` or `metric_version`
-        contains the version as a string. `cell_id` is the same as in the records. `reliability` is the median over the
-        maps of an explainer that averages random draws.
+        `best` has the same meaning as in the printed table. `beats_baselines` is None if the run has no baseline to
+        compare with. `rare_failures` is True if the interval was widened because the samples cannot rule out rare
+        extreme scores. Unknown numbers are NaN. The value is NaN if no sample has a score. The rank is NaN for a
+        baseline and if there are too few samples. For your own function, there is one row per version, and
+        `explainer_version` or `metric_version` contains the version as a string. `cell_id` is the same as in the
+        records. `reliability` is the median over the maps of an explainer that averages random draws.
         """
         import pandas as pd
 
@@ -337,7 +337,7 @@ class Run(PaperTables):
         return pd.DataFrame(columns).astype(kinds)
 
     def by_correct(self) -> "pd.DataFrame":
-        """Return separate mean scores for images with a correct prediction (`right`) and a wrong one (`wrong`).
+        """Return separate mean scores for correctly predicted images (`right`) and wrongly predicted ones (`wrong`).
 
         Returns:
             A row per explainer, metric and group of `images`: `value`, its 95 % interval `low` to `high`, and `n`.
@@ -421,7 +421,7 @@ def folder_of(run: Any) -> Path:
     """
     folder = getattr(run, "folder", run)
     if not isinstance(folder, str | PathLike):
-        raise UserError(f"a run is given as its folder or as the result of `run`; got {type(run).__name__}")
+        raise UserError(f"a run must be given as its folder or as the result of `run`; got {type(run).__name__}")
     if isinstance(run, Run):
         run.check_current()
     return Path(folder)
@@ -446,7 +446,7 @@ def load_run(folder: str | Path) -> Run:
         run.to_pandas().pivot(index="explainer", columns="metric", values="value")
 
     Args:
-        folder: Folder of the run, the `out` of `run`.
+        folder: Folder of the run (the `out` of `run`).
 
     Raises:
         UserError: The folder contains no finished run, or a file in the folder is damaged.

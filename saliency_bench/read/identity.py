@@ -40,7 +40,7 @@ class Identity(StrictModel):
         groups: Hash of the groups of classes; hashed for metrics that need groups.
         mask_values: Mask values that mark the object, if the user chose them; hashed for metrics that need masks.
 
-    The additional inputs of a metric are passed as `asked_for`, {name: hash}, and enter the ids of its cells only:
+    The additional inputs of a metric are passed as `asked_for`, {name: hash}, and affect only the ids of its cells:
 
     column NAME   content of this column of the dataset
     other model   the fields above for a run of the other model, and the content of its label column

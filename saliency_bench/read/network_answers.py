@@ -1,8 +1,8 @@
-"""Check that two calls for the same run, or two runs, used the same network, by comparing logits for fixed images.
+"""Compare logits for fixed images to check that two calls for the same run, or two runs, used the same network.
 
 A digest covers everything that is known to affect a network. The logits also reveal changes that the digest misses,
-such as a change in a file, an environment variable or a library. Results are merged only if the logits differ by no
-more than rounding errors explain (`TOLERANCE`). The logits are computed without autocast, so runs in bfloat16 and in
+such as a change in a file, an environment variable or a library. Results are merged only if rounding errors can explain
+the differences between the logits (`TOLERANCE`). The logits are computed without autocast, so runs in bfloat16 and in
 float32 are compared equally strictly.
 """
 
@@ -48,7 +48,7 @@ class NetworkAnswers(StrictModel):
         return self
 
     def distance(self, other: "NetworkAnswers") -> float:
-        """Return the largest difference between logits as a share of their range; infinity if shapes differ."""
+        """Return the largest difference between logits as a fraction of their range; infinity if shapes differ."""
         first, second = (np.array(answers.logits, dtype=float) for answers in (self, other))
         if self.size != other.size or first.shape != second.shape:
             return np.inf
@@ -78,8 +78,8 @@ def check_same_network(
     if (distance := first.distance(second)) > allowed:
         raise UserError(
             f"{difference}: weights and settings are equal, but logits for fixed images differ by {distance:.2g} of "
-            f"their range ({allowed:g} is allowed); a library, or a file or environment variable that it reads, may "
-            f"have changed; {fix}"
+            f"their range ({allowed:g} is allowed), perhaps because a library, a file or an environment variable has "
+            f"changed; {fix}"
         )
 
 

@@ -180,9 +180,9 @@ class PartFolder:
         return not damaged
 
     def check(self, redo: Callable[[PartNote], bool] = lambda _: False) -> list[Part]:
-        """Delete damaged files and files with an entry that `redo` selects, report other files, and return the rest.
+        """Delete damaged files and files with an entry that `redo` selects, and return the remaining part files.
 
-        Call this method from one process only.
+        Print a line about files that do not belong to the run. Call this method from one process only.
         """
         self.is_whole()
         parts = self.parts()
@@ -264,7 +264,7 @@ def thumbnails(parts: Sequence[Part], explainer_id: str, positions: Collection[i
 
 
 def stored_samples(parts: Iterable[Part], keys: Iterable[str], count: int) -> dict[str, np.ndarray]:
-    """Return {key: bool (count,), whether parts contain results of the key for each of the run's first samples}."""
+    """Return {key: bool (count,)}: whether parts contain results of the key, for each of the first `count` samples."""
     stored = {key: np.zeros(count, bool) for key in keys}
     for entry in (entry for part in parts for entry in part.entries):
         positions = entry.positions()

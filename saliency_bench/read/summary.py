@@ -48,7 +48,9 @@ TARGETS = {
     "contrast:second": "the predicted class and not the runner-up",
 }
 SHOWN = 60  # maximum number of characters of a reason in a table
-RARE_MEANS = "the interval is wider, because the samples do not rule out a few per cent of very different scores"
+RARE_MEANS = (
+    "the interval is wider because the samples do not rule out that a few per cent of all scores are very different"
+)
 
 
 @dataclass(frozen=True)
@@ -348,7 +350,7 @@ def in_short(summary: dict, cells: Sequence[CellResult]) -> str:
     of_all = f" of {dataset['samples']}" if dataset["used"] < dataset["samples"] else ""
     other = summary["other_model"]
     of_other = f"other model ({other['label_column']}) {_accuracy(other)}" if other else ""
-    chooser = f"images chosen by {dataset['chosen_by']}, another model" if dataset.get("chosen_by") else ""
+    chooser = f"images chosen by another model ({dataset['chosen_by']})" if dataset.get("chosen_by") else ""
     samples = f"{dataset['used']}{of_all} samples{chosen}"
     facts = [samples, chooser, _accuracy(summary["model"]), of_other, legend(cells)]
     return ", ".join(filter(None, facts))
@@ -386,7 +388,7 @@ def explained(rule: str) -> str:
     """Describe what maps explain under a target rule."""
     if rule.startswith(PREDICTED_BY):
         return f"the class that {rule.removeprefix(PREDICTED_BY)} predicts"
-    return TARGETS.get(rule, f"what {rule} names for each sample")
+    return TARGETS.get(rule, f"the target that {rule} specifies for each sample")
 
 
 def _accuracy(model: dict) -> str:
@@ -432,7 +434,9 @@ def fault_lines(cells: Sequence[CellResult]) -> list[str]:
     for key, name in explainer_names(cells).items():
         faults = Counter(faults_of([cell for cell in cells if cell.explainer_id == key]))
         for reason, _ in faults.most_common(1):
-            lines.append(f"{name}: {faults.total()} records have no score: {one_line(reason)}")
+            total = faults.total()
+            have = "has" if total == 1 else "have"
+            lines.append(f"{name}: {counted(total, 'record')} {have} no score: {one_line(reason)}")
     return lines
 
 

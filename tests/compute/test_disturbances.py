@@ -641,7 +641,7 @@ def test_third_signal_kills_unresponsive_command(world):
     process.send_signal(signal.SIGTERM)
     _, shown = process.communicate(timeout=60)
     assert process.returncode == 143
-    line = "stopped by SIGTERM; no file is half-written; start again with: saliency-bench list"
+    line = "stopped by SIGTERM; no incomplete file remains; start again with: saliency-bench list"
     assert shown == f"saliency-bench: {line}\n"
 
 

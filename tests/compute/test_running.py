@@ -325,7 +325,7 @@ def test_run_resumes_after_a_full_disk(done, shapes, resnet, tmp_path, monkeypat
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("changes", "words"), [
-    ({"explainers": ["gradcam:layer=3"]}, 'takes text or nothing; got 3; to pass it as text, write layer="3"'),
+    ({"explainers": ["gradcam:layer=3"]}, 'must be text or None; got 3; to pass it as text, write layer="3"'),
     ({"metrics": ["saliency_pointing_game:ties=all"]}, "ties of saliency_pointing_game 'all'; known: any, share"),
     ({"device": "banana"}, "unknown device 'banana'"),
     ({"explainers": [my_own, my_own.__class__(my_own.__code__, globals(), "my_own")]}, "same name, options and code"),

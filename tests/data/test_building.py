@@ -187,7 +187,7 @@ def test_overwrite_rejects_foreign_folders(tmp_path):
 @pytest.mark.parametrize(("name", "options", "message"), [
     ("shapes-xia", {}, "shapes-xia.*shapes-xai"),
     ("shapes-xai", {"sizes": 3}, "sizes.*\\bsize\\b"),
-    ("shapes-xai", {"size": "big"}, "takes int"),
+    ("shapes-xai", {"size": "big"}, "must be int"),
     ("shapes-xai", {"seed": 0.5}, "seed.*shapes-xai.*int"),
     ("pet-xai", {"source": "no/such/folder"}, "does not exist"),
     ("shapes-xai", {"license": "mit"}, "shapes-xai has a fixed license; leave it out"),

@@ -88,7 +88,7 @@ def test_run_of_another_classifier_reports_the_choosing_model(grids, fitted, res
     assert own.summary["dataset"]["chosen_by"] is None
     assert "chosen by" not in str(own)
     assert other.summary["dataset"]["chosen_by"] == "folder:fitted"
-    assert "images chosen by folder:fitted" in str(other)
+    assert "images chosen by another model (folder:fitted)" in str(other)
     assert "Images chosen by" in other.report.read_text()
 
 

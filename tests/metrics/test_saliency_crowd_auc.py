@@ -54,7 +54,7 @@ def test_invalid_exposure_is_rejected(first, line):
 
 @pytest.mark.parametrize("exposures", [[], [0, 0.5], [0.5, 0.5], [0.5, 0.2], [0.5, 2], ["x"], 0.5, [NEVER]])
 def test_invalid_exposures_option_is_rejected(exposures):
-    with pytest.raises(UserError, match="increasing shares"):
+    with pytest.raises(UserError, match="increasing fractions"):
         load_metric("saliency_crowd_auc", exposures=exposures)
 
 
@@ -84,7 +84,7 @@ def test_module_accepts_none_for_never_correct_answers(module):
 @pytest.mark.parametrize(("given", "line"), [
     ({"predictions": [0.5], "references": [1]}, "uses only people's answers; remove references="),
     ({"predictions": [50]}, "at most 1; got 50"),
-    ({"predictions": [0.5], "exposures": [0.5, 0.2]}, "increasing shares"),
+    ({"predictions": [0.5], "exposures": [0.5, 0.2]}, "increasing fractions"),
     ({"predictions": [0.5], "exposure": 0.5}, "exposure"),
     ({"predictions": []}, "no sample to score"),
 ])  # fmt: skip

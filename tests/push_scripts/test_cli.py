@@ -168,7 +168,7 @@ def test_stopped_command_reports_what_is_kept(command, out, tmp_path, capsys, mo
     words = {"run": "run --model m", "train": "train --model m", "build": "build shapes-xai"}[command].split()
     words += out.split()
     assert main(words) == 130
-    again = f"saliency-bench: stopped; no file is half-written; start again with: saliency-bench {' '.join(words)}\n"
+    again = f"saliency-bench: stopped; no incomplete file remains; start again with: saliency-bench {' '.join(words)}\n"
     assert capsys.readouterr().err == again
     what, file = KEPT[command]
     (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)

@@ -204,7 +204,7 @@ def test_command_writes_tables_and_plot(done, answers, tmp_path, capsys):
 @pytest.mark.parametrize(("text", "line"), [
     ("image_id,explainer,exposure,person\na,b,1,c\n", "no column right"),
     ("image_id,explainer,exposure,person,right\n", "no answer"),
-    ("image_id,explainer,exposure,person,right\na,b,50,c,true\n", "answer 1: exposure must be a share .*; got 50"),
+    ("image_id,explainer,exposure,person,right\na,b,50,c,true\n", "answer 1: exposure must be above 0 .*; got 50"),
     ("image_id,explainer,exposure,person,right\na,b,x,c,true\n", "answer 1: exposure .*; got x"),
     ("image_id,explainer,exposure,person,right\na,b,1,c,maybe\n", "answer 1: right must be true or false; got maybe"),
     ("image_id,explainer,exposure,person,right\n,b,1,c,1\n", "answer 1: image_id is empty"),

@@ -70,7 +70,7 @@ def test_missing_and_exchanged_files_are_rejected(runs, tmp_path, capsys):
     refused("has no reliability.parquet; start the run again", run.map_values)
     (folder / "records.parquet").write_bytes(b"PAR1")
     refused("records.parquet is damaged", run.records)
-    refused("a run is given as its folder or as the result of `run`; got NoneType", sb.load_run, None)
+    refused("a run must be given as its folder or as the result of `run`; got NoneType", sb.load_run, None)
 
 
 def test_lost_maps_are_reported(runs, tmp_path, capsys):

@@ -129,7 +129,7 @@ def test_class_groups_change_only_ids_of_their_metrics(submission, folder):
     (lambda c: c.update(cells=[]), "cells: List should have at least 1 item"),
     (lambda c: c["cells"][0].update(value="0.9"), "cells.0.value: Input should be a valid number"),
     (lambda c: c["cells"][0].update(value=float("nan")), "cells.0.value: Input should be a finite number"),
-    (lambda c: c["cells"][1].update(low=1.0, high=0.5), "cells.1: low (1.0) is above high (0.5)"),
+    (lambda c: c["cells"][1].update(low=1.0, high=0.5), "cells.1: low (1.0) must not exceed high (0.5)"),
     (lambda c: c["cells"][0].update(n=-1), "cells.0.n: Input should be greater than or equal to 0"),
     (lambda c: c["cells"][0].update(n=13), "cells.0.n is 13, but dataset.used is 12"),
     (lambda c: c["cells"][0].update(explainer="gradcam"), "cells.0.cell_id is "),

@@ -376,7 +376,7 @@ def test_many_explainers_on_few_samples_get_a_warning(samples, more, said, tmp_p
 @pytest.mark.parametrize(
     ("explainers", "samples", "said"),
     [(10, 50, ""), (11, 199, "12 % .* 10 .* 200 "), (11, 200, ""), (40, 499, ""), (41, 499, "12 % .* 40 .* 500 "),
-     (100, 60, "12 % .* 40 "), (100, 500, "8 % .*compared, and ")],
+     (100, 60, "12 % .* 40 "), (100, 500, "8 % .*compared and ")],
 )  # fmt: skip
 def test_warning_thresholds_follow_the_simulation(explainers, samples, said):
     """Test the warnings.

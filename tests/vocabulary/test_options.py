@@ -43,15 +43,15 @@ def text(**given):
 @pytest.mark.parametrize(("given", "words"), [
     ({"kind": "Soft"}, "unknown value of option kind of method 'Soft'; did you mean soft"),
     ({"kind": "x"}, "kind of method 'x'; known: hard, soft"),
-    ({"kind": 1}, "option kind of method takes soft or hard; got 1"),
-    ({"kind": None}, "takes soft or hard; got None"),
-    ({"size": 1.5}, "option size of method takes int or nothing; got 1.5"),
-    ({"size": True}, "takes int or nothing; got True"), ({"tolerance": "wide"}, "takes float; got 'wide'"),
+    ({"kind": 1}, "option kind of method must be soft or hard; got 1"),
+    ({"kind": None}, "must be soft or hard; got None"),
+    ({"size": 1.5}, "option size of method must be int or None; got 1.5"),
+    ({"size": True}, "must be int or None; got True"), ({"tolerance": "wide"}, "must be float; got 'wide'"),
     ({"tolerance": float("nan")}, "tolerance of method must be a finite number; got nan"),
     ({"tolerance": float("inf")}, "must be a finite number; got inf"),
     ({"threshold": "area"}, "threshold of method 'area'; did you mean mask_area"),
     ({"fill": "median"}, "fill of method 'median'; known: mean|did you mean mean"),
-    ({"flip": 1}, "option flip of method takes bool; got 1"),
+    ({"flip": 1}, "option flip of method must be bool; got 1"),
     ({"sizes": 3}, "option 'sizes' of method; did you mean size"),
 ])  # fmt: skip
 def test_invalid_option_value_is_rejected(given, words):

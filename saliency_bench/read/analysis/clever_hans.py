@@ -2,10 +2,10 @@
 
 A sample must meet three conditions (Li et al., 2020, equation 19): f_c above 0.9, pointing game below 0.5, and
 insertion above the median of the explainer's scores in the run. f_c is the network's confidence in the explained
-target, which need not be the most probable class. As for insertion, f_c is the probability of the target class, the sum
-of the probabilities of a group, or the difference between the two groups of a contrast. If all conditions are met, the
-map points outside the mask, and the pixels that it highlights are enough for the network, so the network may use the
-wrong evidence.
+target, which need not be the most probable class. As in saliency_insertion, f_c is the probability of the target class,
+the sum of the probabilities of a group, or the difference between the two groups of a contrast. If all conditions are
+met, the map points outside the mask, and the pixels that it highlights are enough for the network, so the network may
+use the wrong evidence.
 """
 
 from collections.abc import Iterator, Sequence

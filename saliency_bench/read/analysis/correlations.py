@@ -4,7 +4,7 @@ Pearson's r measures whether scores lie on a line. Spearman's rho, which uses ra
 measures whether scores have the same order. Metrics where lower is better are negated first, so that 1 always means
 agreement. The interval of a correlation over samples is a percentile bootstrap over clusters that recomputes both
 correlations in each draw. A correlation over datasets has one point per dataset (eight in table 3 of the Saliency-Bench
-paper) and Fisher's interval (`over_points`), which holds for new datasets from the same population.
+paper) and Fisher's interval (`over_points`), which is valid for new datasets from the same population.
 """
 
 from collections.abc import Iterator, Sequence

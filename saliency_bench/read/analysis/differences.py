@@ -134,7 +134,7 @@ class RunPair:
 
     @property
     def shares(self) -> tuple[float, float, float] | None:
-        """Return the shares of samples on which the second run is (better, equal, worse); None for aggregates."""
+        """Return the fractions of samples on which the second run is (better, equal, worse); None for aggregates."""
         if not len(self.ids) or not self.is_tested:
             return None
         gains = self.differences if self.higher_is_better else -self.differences
@@ -200,7 +200,7 @@ def differences(first: "Run", second: "Run") -> list[dict]:
         A dict for each shared pair of explainer and metric. `mean` is second minus first over the `n` samples that both
         runs have scored. Its 95 % interval, `low` to `high`, is not corrected for multiple comparisons. `p` is the
         p-value of the paired test, adjusted over all entries; it needs at least 50 `clusters`. `better`, `equal` and
-        `worse` are the shares of samples on which the second run is better, equal up to rounding errors, or worse.
+        `worse` are the fractions of samples on which the second run is better, equal up to rounding errors, or worse.
         `largest` contains the five samples that differ most, and `unpaired` is the number of samples that only one run
         has scored. Unknown values are None.
 

@@ -6,14 +6,14 @@ and more pixels until they name the class. Their answers are stored in a CSV or 
 
     image_id    as in the dataset
     explainer   as in the run, with its options: "gradcam", "rise:masks=1000"
-    exposure    share of the pixels that were shown, above 0 and at most 1
+    exposure    fraction of the pixels that were shown, above 0 and at most 1
     person      any string that identifies the person
     right       true or false (in CSV, also 1 or 0); "I don't know" is false
     dataset     optional: name or fingerprint of the dataset that image_id belongs to. Ids may occur in more than one
-                dataset, so answers that name their dataset count only for runs on it
+                dataset, so answers that name their dataset count only for runs on this dataset
 
-All answers of a person about an image and explainer form one judgement. People's accuracy at exposure r is the share of
-judgements that are correct at or before r. `saliency_crowd_auc` is the area under this curve, which is 0 at r = 0.
+All answers of a person about an image and explainer form one judgement. People's accuracy at exposure r is the fraction
+of judgements that are correct at or before r. `saliency_crowd_auc` is the area under this curve, which is 0 at r = 0.
 """
 
 import re
@@ -56,7 +56,7 @@ class Answers:
     """People's answers.
 
     Attributes:
-        judgements: {explainer: {image id: exposure of the first correct answer of each judgement, NaN if none is
+        judgements: {explainer: {image id: exposure of the first correct answer of each judgement, NaN if no answer is
             correct}}.
         sha256: SHA-256 hash of the file.
         of_people: {person: {image id: exposures as in `judgements`}}, over all explainers that the person judged.
@@ -234,7 +234,8 @@ def crowd_auc(firsts: Sequence[np.ndarray], codes: np.ndarray, seed: int = 0) ->
     """Return saliency_crowd_auc, the mean area over all judgements, with its interval.
 
     Args:
-        firsts: For each image, the exposures of the first correct answers of its judgements, NaN if none is correct.
+        firsts: For each image, the exposures of the first correct answers of its judgements, NaN if no answer is
+            correct.
         codes: Cluster of each image.
         seed: As in `interval`.
     """
@@ -306,7 +307,7 @@ def _checked(row: dict[str, Any], where: str) -> tuple[float, bool]:
     except ValueError:
         exposure = np.nan
     if not 0 < exposure <= 1:
-        raise UserError(f"{where}: exposure must be a share above 0 and at most 1; got {row['exposure']}")
+        raise UserError(f"{where}: exposure must be above 0 and at most 1; got {row['exposure']}")
     if (right := RIGHT.get(str(row["right"]).lower())) is None:
         raise UserError(f"{where}: right must be true or false; got {row['right']}")
     return exposure, right

@@ -3,11 +3,12 @@
 The mean difference d over C clusters has the standard error sigma / sqrt(C), with sigma^2 = C se_C^2 of the paired
 differences (`read/statistics/intervals.py`). The power of a two-sided t-test at level alpha for a true difference d is
 
-    power = P(|T| > t(1 - alpha / 2, C - 1)),    T non-central t with C - 1 degrees of freedom and d sqrt(C) / sigma
+    power = P(|T| > t(1 - alpha / 2, C - 1))
 
-(Cohen, Statistical Power Analysis, 1988, chapter 2). The sign-flip test of reports has nearly the same power. If k
-differences are tested together, alpha is 0.05 / k (Bonferroni). The step-down test needs at most as many clusters as
-this correction. Fewer than 50 effective clusters are never enough, because reports then do not rank explainers.
+where T follows a non-central t-distribution with C - 1 degrees of freedom and non-centrality d sqrt(C) / sigma (Cohen,
+Statistical Power Analysis, 1988, chapter 2). The sign-flip test of reports has nearly the same power. If k differences
+are tested together, alpha is 0.05 / k (Bonferroni). The step-down test needs at most as many clusters as this
+correction. Fewer than 50 effective clusters are never enough, because reports then do not rank explainers.
 
 A difference must also stay significant if explainers rarely fail (`intervals.p_of_failures`). For a given
 standard error and number of clusters, this requires a minimum mean difference, so the power is at most the probability
@@ -52,7 +53,7 @@ class Failures:
     Attributes:
         reach: Largest absolute difference on a sample where one of two explainers fails; 0 for unbounded scores.
         columns: Number of explainers that are tested together, each of which may fail.
-        evenness: Effective number of clusters / number of clusters.
+        evenness: Effective number of clusters, divided by the number of clusters.
     """
 
     reach: float = 0.0
@@ -170,7 +171,7 @@ def _legendre() -> tuple[np.ndarray, np.ndarray]:
 def clusters_needed(
     spread: float, wanted: float, power: float = POWER, comparisons: int = 1, failures: Failures = NO_FAILURES
 ) -> int | None:
-    """Return the minimum number of clusters for this power, and for at least 50 effective clusters.
+    """Return the minimum number of clusters that gives this power and at least 50 effective clusters.
 
     Args:
         spread: Standard deviation of the mean difference over one cluster.

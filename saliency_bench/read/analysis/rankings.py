@@ -68,7 +68,8 @@ def _has_mean(cell: CellResult) -> bool:
 def agreement(run: "Run", first: Sequence[CellResult], second: Sequence[CellResult]) -> tuple[Estimate, Estimate]:
     """Return (Spearman's rho, Kendall's tau-b) of the orders of the same explainers on two metrics.
 
-    The orders are computed over the samples that all cells have; the result is NaN if there are no such samples.
+    The orders are computed over the samples for which all cells have scores; the result is NaN if there are no such
+    samples.
     """
     columns = [np.stack([run.scores.oriented(cell) for cell in cells], axis=1) for cells in (first, second)]
     scored = np.isfinite(np.concatenate(columns, axis=1)).all(axis=1)
@@ -90,8 +91,8 @@ def rank_correlations(means: Means, codes: np.ndarray, seed: int) -> tuple[Estim
     in 95 % of cases.
 
     Args:
-        means: Function that maps weights (draws, n), which are the numbers of times that each draw contains each
-            sample, to the means (draws, k) on both metrics.
+        means: Function that maps weights (draws, n) to the means (draws, k) on both metrics. A weight is the number of
+            times that a draw contains a sample.
         codes: Cluster of each sample.
         seed: Seed of the draws.
     """

@@ -155,7 +155,10 @@ class CheckedRequirement:
 
     @property
     def smallest_violation(self) -> float | None:
-        """Return the smallest violation that this many samples detect with 80 % probability; None if there is none."""
+        """Return the smallest violation that this many samples detect with 80 % probability.
+
+        The result is None if there is no interval, or if even the largest possible violation may remain undetected.
+        """
         if (ends := self.interval.ends) is None:
             return None
         value, (low, high), tail = self.interval.value or 0.0, self.cell.limits, (1 - self.level) / 2
@@ -229,7 +232,7 @@ class CheckedRequirement:
 
 
 def found_violation(half: float, tail: float) -> float:
-    """Return the distance between mean and bound at which a share `POWER` of the intervals lies beyond the bound.
+    """Return the distance between mean and bound at which a fraction `POWER` of the intervals lies beyond the bound.
 
     The half of the interval towards the bound is z(1 - tail) standard errors wide. The mean must be another z(.8)
     standard errors away from the bound, so the distance is half * (1 + z(.8) / z(1 - tail)).
@@ -238,11 +241,11 @@ def found_violation(half: float, tail: float) -> float:
 
 
 def violation_of_hits(bound: float, n: int, tail: float) -> float | None:
-    """Return `found_violation` for a proportion of n samples that must be at least `bound`; None if there is none.
+    """Return the smallest violation that n samples detect if a proportion must be at least `bound`.
 
-    The requirement fails if the interval of `clopper_pearson` ends below the bound, which is true up to some number of
-    hits. The violation is bound - p, where p is the proportion at which this number is not exceeded with probability
-    `POWER`.
+    The requirement fails if the number of hits is so small that the interval of `clopper_pearson` ends below the bound.
+    The violation is bound - p, where p is the proportion at which the requirement fails with probability `POWER`. The
+    result is None if the requirement cannot fail.
     """
     numbers = np.arange(n)
     hits = int(np.count_nonzero(special.betaincinv(numbers + 1, n - numbers, 1 - tail) < bound)) - 1
@@ -252,8 +255,9 @@ def violation_of_hits(bound: float, n: int, tail: float) -> float | None:
 def wilson_size(mean: float, ends: Sequence[float], tail: float) -> float:
     """Return the sample size at which Wilson's interval for a proportion has a given end.
 
-    (end - m)^2 = z^2 end (1 - end) / n, so n is z^2 end (1 - end) / (end - m)^2. The first of two ends is used or, if
-    this end is 0, 1 or equal to the mean, the second. If neither end determines the size, the result is 0.
+    (end - m)^2 = z^2 end (1 - end) / n, so n is z^2 end (1 - end) / (end - m)^2. The first of two ends is used, unless
+    it is 0, 1 or equal to the mean; in this case, the second end is used. If neither end determines the size, the
+    result is 0.
     """
     z = t_quantile(inf, tail)
     sizes = [z**2 * end * (1 - end) / (end - mean) ** 2 for end in ends if 0 < end < 1 and end != mean]
@@ -261,11 +265,12 @@ def wilson_size(mean: float, ends: Sequence[float], tail: float) -> float:
 
 
 def violation_of_share(bound: float, size: float, tail: float) -> float | None:
-    """Return `found_violation` for a mean in [0, 1] that must be at least `bound`; None if there is none.
+    """Return the smallest violation that the samples detect if a mean in [0, 1] must be at least `bound`.
 
     The variance of the mean m is assumed to be m (1 - m) / size, as for 0/1 scores. The requirement fails for sample
     means up to c = bound - z(1 - tail) sqrt(bound (1 - bound) / size). The sample mean is at most c with probability
-    `POWER` if the true mean is the lower end of Wilson's interval of c with z(.8).
+    `POWER` if the true mean is the lower end of Wilson's interval of c with z(.8). The result is None if the
+    requirement cannot fail, or if `size` is 0.
     """
     if not 0 < bound <= 1 or not size:
         return None

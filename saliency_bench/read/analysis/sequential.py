@@ -30,11 +30,11 @@ The race alone does not show that the winner beats the baselines, which are maps
 baseline may have been dropped while a different candidate was the leader. Each method j therefore also bets against
 each baseline k, on all clusters in which both have scores, with Y_c = sum (X_j(s) - X_k(s)) / (largest * span). Method
 j is reported to beat every baseline if each of these wealths reaches J / level, where J is the number of methods. By
-the same argument, this report is wrong with a probability of at most `level`. This bound holds even if the data select
-the method, and also if clusters are added after the race (`Race.beats`).
+the same argument, this report is wrong with a probability of at most `level`. This bound is valid even if the data
+select the method, and also if clusters are added after the race (`Race.beats`).
 
-Unbounded scores have no `span`. The sign of the difference is used instead (span 1), so that a candidate is ahead if it
-is better on more samples than it is worse on.
+Unbounded scores have no `span`. The sign of the difference is used instead (span 1), so that a candidate is ahead if
+the samples on which it is better outnumber those on which it is worse.
 """
 
 from collections.abc import Mapping, Set
@@ -102,7 +102,7 @@ def clusters_needed(scaled: np.ndarray, threshold: float) -> int | None:
 
 
 class Race:
-    """Race of candidates on one metric, which keeps track of the dropped candidates.
+    """Race of candidates on one metric. It keeps track of the dropped candidates.
 
     Args:
         names: Names of the candidates.

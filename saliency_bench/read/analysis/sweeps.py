@@ -32,9 +32,7 @@ def sweep(runs: Sequence["Run"], option: str | None = None) -> Findings:
             "value, for example "
             "--metrics saliency_miou:threshold=0.3 saliency_miou:threshold=0.5 saliency_miou:threshold=0.7"
         )
-    notes = [
-        "The 95 % intervals hold for each value separately; all values of a curve are computed on the same samples."
-    ]
+    notes = ["Each 95 % interval is valid on its own; all values of a curve are computed on the same samples."]
     return Findings("sweep", [Table(HEADER, rows)], {"points": dicts(HEADER, rows)}, notes)
 
 

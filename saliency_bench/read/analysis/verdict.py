@@ -171,7 +171,8 @@ class Verdict:
         for names, metrics in blind.items():
             score = f"{names} on {listed(metrics, 'or')}"
             lines.append(f"No explainer is significantly better than {score}: {NOT_SHOWN}.")
-        few = f"Not significantly beaten either, but with fewer than {BEST_FROM * 100:.0f} % of the samples scored"
+        least = f"{BEST_FROM * 100:.0f} %"
+        few = f"Not significantly worse than any other explainer, but with fewer than {least} of the samples scored"
         return lines + ([f"{few}: {'; '.join(partial)}."] if partial else [])
 
     def _peaked(self) -> list[str]:
@@ -257,7 +258,7 @@ def many_shapes(explainers: int, samples: float) -> list[str]:
     """Return [warning] if this many explainers and samples increase the error rate, else []."""
     lines = [
         f"The error rate may reach {percent} % if more than {many} explainers are compared"
-        f"{f' on fewer than {few} independent samples' if few < inf else ''}, and their scores have different "
+        f"{f' on fewer than {few} independent samples' if few < inf else ''} and if their scores have different "
         "distributions (some rare events, some smooth scores)."
         for many, few, percent in MANY_SHAPES
         if explainers > many and samples < few

@@ -207,7 +207,7 @@ def _missing(answer: dict[str, Any], content: dict[str, Any]) -> str:
     if needed is None or needed > MOST_IMAGES:
         if least is not None and there < least <= MOST_IMAGES:
             return f"at least about {_rounded(least, there)} images are needed to {tell}; there are {count(there)}"
-        return f"differences of this size would not {tell} even with more images"
+        return f"even with more images, differences of this size would be too small to {tell}"
     # The race uses at most half of the images. Once these are used, more time does not help.
     if answer["ended"] == NO_TIME and needed <= min(there, 2 * content["may_decide"]):
         return f"about {rounded(needed)} of the {count(there)} images would {tell}; increase --within"

@@ -211,8 +211,8 @@ def distribution_plot(table: CellTable, scores: CellScores, column: MetricColumn
     """Return (SVG with histograms of the scores, name of the number at the end of a row).
 
     The number is the median, drawn as a tick, with a bar between the quartiles. Quartiles are uninformative for yes/no
-    scores, even if a few scores lie in between. For yes/no scores, the number is therefore the share of the higher
-    score.
+    scores, even if a few scores lie in between. For yes/no scores, the number is therefore the fraction of samples
+    with the higher score.
     """
     cells = table.cells_of_column(column)
     known = [values[np.isfinite(values)] for values in (scores.values[cell.cell_id] for _, cell in cells)]
@@ -238,7 +238,7 @@ def distribution_plot(table: CellTable, scores: CellScores, column: MetricColumn
                 axes.hlines(index + 0.43, first, third, color=COLOURS["text"], linewidth=2)
                 axes.vlines(median, index + 0.12, index + 0.46, color=COLOURS["text"], linewidth=1.4)
 
-    return _row_plot(rows, draw), "median" if yes is None else f"share at {number(yes)}"
+    return _row_plot(rows, draw), "median" if yes is None else f"fraction with a score of {number(yes)}"
 
 
 def difference_plot(pairs: Sequence[RunPair]) -> str:

@@ -179,7 +179,8 @@ def seed_study(runs: Sequence[Any]) -> SeedStudy:
         study.draw("seeds.pdf")
 
     Args:
-        runs: Result of `run`, or its folder, for each network, with the same dataset, settings, explainers and metrics.
+        runs: For each network, a result of `run` or its folder. The runs must have the same dataset, settings,
+            explainers and metrics.
 
     Raises:
         UserError: There are fewer than two networks, the runs differ in more than the network, or the runs share no

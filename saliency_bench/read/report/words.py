@@ -227,8 +227,8 @@ def common(run: Run) -> list[str]:
                 if comparison.metric == column.name:
                     contrast = comparison.contrast
                     lines.append(
-                        f"{column.name}: {comparison.name} minus {comparison.other} on the {count(contrast.n)} samples "
-                        f"that both explainers share: {difference(contrast)}, {comparison.word}"
+                        f"{column.name}: {comparison.name} minus {comparison.other} on their "
+                        f"{count(contrast.n)} common samples: {difference(contrast)}, {comparison.word}"
                     )
     return lines
 

@@ -27,8 +27,8 @@ def cluster_codes(ids: Sequence[str], groups: Sequence[str | None]) -> np.ndarra
 def summable(columns: np.ndarray, terms: int) -> np.ndarray:
     """Round columns (n, k) without NaN so that the sum of up to `terms` values of a column is exact.
 
-    Sums of multiples of one power of two are exact as long as they fit in 53 bits. The rounding is below 1e-10 of the
-    column's largest magnitude for up to 100,000 terms.
+    Sums of multiples of one power of two are exact as long as they fit in 53 bits. The rounding error is below 1e-10 of
+    the column's largest magnitude for up to 100,000 terms.
     """
     greatest = np.abs(columns).max(axis=0, initial=0)
     _, exponents = np.frexp(greatest)
@@ -42,7 +42,7 @@ def sums_by_cluster(values: np.ndarray, codes: np.ndarray, count: int) -> np.nda
 
 
 def effective_clusters(counts: np.ndarray) -> float:
-    """Return the number of equally large clusters that would be as informative: n^2 / sum n_c^2 (Kish, 1965).
+    """Return the number of equally large clusters that would be just as informative: n^2 / sum n_c^2 (Kish, 1965).
 
     If all clusters have the same size, the result is their number. The more samples are in a few large clusters, the
     smaller the result.
@@ -52,7 +52,7 @@ def effective_clusters(counts: np.ndarray) -> float:
 
 
 class Matched:
-    """Sums over clusters of columns of scores, for comparing pairs of columns on their common samples.
+    """Cluster sums of columns of scores, for comparing pairs of columns on their common samples.
 
     Columns with the same missing samples share their sums, so many pairs need only a few sums.
 
@@ -103,7 +103,7 @@ class Matched:
         return self._counts[key]
 
     def forget(self) -> None:
-        """Drop the sums of pairs, which need more memory than the scores if columns miss different samples."""
+        """Drop the sums of pairs, which need more memory than the scores if columns lack different samples."""
         self.columns, self._indices, self._counts, self._common = [], {}, {}, {}
 
     def _samples(self, first: int, second: int) -> tuple[bytes, np.ndarray]:

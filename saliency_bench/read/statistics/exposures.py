@@ -1,4 +1,4 @@
-"""Exposures (shares of an image's pixels that are shown), and areas under curves over exposures.
+"""Exposures (fractions of an image's pixels that are shown), and areas under curves over exposures.
 
 At each exposure, a network or a person names the class of an image (Lu et al., Crowdsourcing Evaluation of
 Saliency-based XAI Methods, 2021). People see more and more of an image until they name the class correctly. A judgement
@@ -30,7 +30,9 @@ def right_by(first_right: np.ndarray, exposures: Sequence[float] | np.ndarray) -
 
 
 def judgement_areas(first_right: np.ndarray, exposures: Sequence[float] = SHOWN) -> np.ndarray:
-    """Return float64 (B,): each judgement's area under a(r), which is 1 from its first correct exposure on, else 0.
+    """Return the area under a(r) for each judgement, float64 (B,).
+
+    a(r) is 1 if the judgement was correct at or before exposure r, and 0 otherwise.
 
     The mean over judgements is the area under people's accuracy, because the area of a mean is the mean of areas.
 
@@ -57,15 +59,15 @@ def read_first_right(given: Any) -> np.ndarray:
             "the exposure at the first correct answer must be a number, or None if no answer was correct"
         ) from error
     if len(outside := values[~(np.isnan(values) | ((values > 0) & (values <= 1)))]):
-        raise ValueError(f"the exposure of a first correct answer is a share above 0 and at most 1; got {outside[0]:g}")
+        raise ValueError(f"the exposure of a first correct answer must be above 0 and at most 1; got {outside[0]:g}")
     return values
 
 
 def check_shown(exposures: Any) -> None:
-    """Raise ValueError unless the exposures are shares above 0 and at most 1, in increasing order."""
+    """Raise ValueError unless the exposures are fractions above 0 and at most 1, in increasing order."""
     try:
         values = np.array([float(exposure) for exposure in exposures])
     except (TypeError, ValueError):
         values = np.empty(0)
     if len(values) == 0 or not (values[0] > 0 and values[-1] <= 1 and (np.diff(values) > 0).all()):
-        raise ValueError(f"exposures must be increasing shares above 0 and at most 1; got {exposures!r}")
+        raise ValueError(f"exposures must be increasing fractions above 0 and at most 1; got {exposures!r}")

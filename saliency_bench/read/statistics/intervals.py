@@ -12,8 +12,8 @@ Standard errors are computed by the jackknife, leaving out one cluster at a time
 scores are very different, these errors vary more than C - 1 degrees of freedom imply, so Student's t uses
 Satterthwaite's degrees of freedom (`cluster_error`).
 
-All methods rely on the spread of the sample, which may by chance miss a few very different scores. If such scores could
-move the mean out of the interval, the interval is widened (`outlasting_rare_scores`) and marked.
+All methods rely on the spread of the sample, but the sample may by chance miss a few very different scores. If such
+scores could move the mean out of the interval, the interval is widened (`outlasting_rare_scores`) and marked.
 
 The intervals do not account for variation due to the seed of the explainer, the training of the model or the choice of
 datasets.
@@ -52,7 +52,7 @@ class Estimate(NamedTuple):
     """A number, its interval (NaN if there is none), and the numbers of samples and clusters.
 
     Attributes:
-        effective: Number of clusters of equal size that would be as informative (`clusters.effective_clusters`).
+        effective: Number of clusters of equal size that would be just as informative (`clusters.effective_clusters`).
         freedom: Degrees of freedom of the interval; NaN if the interval has no degrees of freedom.
         rare: Whether the interval was widened because the samples do not rule out rare, very different scores.
     """
@@ -113,8 +113,8 @@ def interval(
         codes: Cluster (n,) of each sample.
         limits: Range (low, high) of the metric; either end may be infinite.
         seed: Seed of the bootstrap for unbounded scores.
-        tail: Probability that the mean lies below the interval, which equals the probability that the mean lies above.
-        gate: Whether `tail` must hold even if the samples missed a few very different scores
+        tail: Probability that the mean lies below the interval, and also the probability that the mean lies above it.
+        gate: Whether `tail` must be guaranteed even if the samples missed a few very different scores
             (`outlasting_rare_scores`).
     """
     return intervals(values[:, None], codes, limits, seed, tail, gate)[0]
@@ -225,11 +225,11 @@ def outlasting_rare_scores(
 ) -> Estimate:
     """Widen the interval of an estimate to allow for a few very different scores that the samples may have missed.
 
-    Assume that a share p of all clusters has scores at an end e of the range. With probability (1 - p)^C, a sample of C
-    effective clusters contains none of these clusters. If L(u) is the lower end of the interval of the other scores
-    with tail u, the overall mean is below (1 - p) L(u) + p e with probability u (1 - p)^C. The lower end of the widened
-    interval is the minimum of these bounds over all p with u (1 - p)^C = k * tail; the upper end is computed in the
-    same way.
+    Assume that a fraction p of all clusters has scores at an end e of the range. With probability (1 - p)^C, a sample
+    of C effective clusters contains none of these clusters. If L(u) is the lower end of the interval of the other
+    scores with tail u, the overall mean is below (1 - p) L(u) + p e with probability u (1 - p)^C. The lower end of the
+    widened interval is the minimum of these bounds over all p with u (1 - p)^C = k * tail; the upper end is computed in
+    the same way.
 
     k is 1 for a gate. k is also 1 for narrow scores, for which an end would move by more than `NARROW` times its
     distance from the value. For other scores, k = 1 would make many intervals too wide, so k is 1.5 + 30 / C, at most
@@ -239,8 +239,8 @@ def outlasting_rare_scores(
     Args:
         estimate: Estimate with its interval.
         ends: Function that returns the interval's two ends for an array of tails.
-        far: Scores (low, high) that the samples may have missed. If one of them is infinite, the end on its side is not
-            moved.
+        far: Scores (low, high) that the samples may have missed. If one of them is infinite, the corresponding end is
+            not moved.
         tail: As in `interval`.
         gate: Whether k is 1.
     """
@@ -296,9 +296,9 @@ def over_datasets(estimates: Sequence[Estimate], errors: Sequence[float]) -> tup
 
     The interval is S -+ t sqrt(sum_d se_d^2) / D, with t for the minimum degrees of freedom over the datasets. The
     effective number of clusters is D times the minimum C over the datasets, because failures are hardest to detect on
-    the dataset with the fewest clusters. A share p of failures on this dataset moves the mean by p / D times their
+    the dataset with the fewest clusters. A fraction p of failures on this dataset moves the mean by p / D times their
     size, and is missed with probability (1 - p)^C. This is at most (1 - p / D)^(C D), the probability of missing a
-    share p / D of failures among C D clusters.
+    fraction p / D of failures among C D clusters.
     """
     count = len(estimates)
     error = float(np.sqrt(sum(error**2 for error in errors))) / count
@@ -403,7 +403,7 @@ def error_and_far(
 def p_with_failures(matched: Matched, first: int, second: int) -> tuple[float, float]:
     """Return (Student's p, p per column that may fail) at which the interval of `paired_difference` ends at 0.
 
-    A share p of failures reverses a mean difference m if the mean difference of the other samples is at most
+    A fraction p of failures reverses a mean difference m if the mean difference of the other samples is at most
     s = p abs(e) / (1 - p). The samples contain no failure and have mean m with probability
     P(t > (m - s) / se) (1 - p)^C. Let P be the largest of these probabilities. The interval with the tail P / k ends
     at 0, unless Student's interval ends at 0 for a greater tail.
@@ -538,8 +538,8 @@ def cluster_bootstrap(
     one is its complement.
 
     Args:
-        statistic: Function that maps weights (draws, n), which are the numbers of times that each draw contains each
-            sample, to numbers (draws,). Draws with NaN are ignored.
+        statistic: Function that maps weights (draws, n) to numbers (draws,). A weight is the number of times that a
+            draw contains a sample. Draws with NaN are ignored.
         codes: Cluster (n,) of each sample.
         seed: Seed of the draws.
         draws: Number of draws.
@@ -599,7 +599,7 @@ def aggregate_interval(
 def aggregate_difference(
     aggregate: Aggregate, first: np.ndarray, second: np.ndarray, codes: np.ndarray, seed: int = 0, tail: float = TAIL
 ) -> Estimate:
-    """Return the difference between two sets of columns (n, P) in an aggregate, with an interval from the bootstrap.
+    """Return the difference between the aggregates of two sets of columns (n, P), with a bootstrap interval.
 
     Both aggregates are computed over the samples that occur in both sets.
     """

@@ -55,7 +55,7 @@ class Contrast(StrictModel):
     """Comparison of two explainers on one metric, over their n common samples: first minus second.
 
     Attributes:
-        effective: Number of clusters of equal size that would be as informative; None if it equals `clusters`.
+        effective: Number of clusters of equal size that would be just as informative; None if this equals `clusters`.
         low: Lower end of the 95 % interval, not corrected for multiple comparisons; None with fewer than 10 clusters.
         high: Upper end of the interval; None with fewer than 10 clusters.
         p: Adjusted p; None with too few samples, and for aggregates.
@@ -107,12 +107,12 @@ def read_contrasts(content: object) -> list[Contrast]:
 
 @dataclass(frozen=True)
 class Standing:
-    """Rank and share of scored samples of a cell, and whether the cell beats the baselines.
+    """Rank of a cell, its fraction of scored samples, and whether it beats the baselines.
 
     Attributes:
         rank: As in `rank_sets`; None if the cell is not ranked.
         unranked: Reason why the cell has no rank; None if it has a rank.
-        scored: Share of the samples for which the cell has scores.
+        scored: Fraction of the samples for which the cell has scores.
         beats_baselines: As in `beat_baselines`.
     """
 
@@ -141,7 +141,7 @@ def compare(
         codes: Cluster of each sample (`clusters.cluster_codes`).
         seed: Seed of the sign flips.
         parts: {cell id: parts (n, P)} for cells that are aggregates. Parts are needed for the comparisons of these
-            cells and for the share of scored samples. Without parts, a `CellResult` keeps its share.
+            cells and for the fraction of scored samples. Without parts, a `CellResult` keeps its fraction.
 
     Returns:
         (one contrast for each metric and each pair of explainers that share samples, {cell id: standing}).
@@ -388,7 +388,7 @@ def _standings(
 
 
 def scored_shares(masks: Sequence[np.ndarray]) -> list[float]:
-    """Return each explainer's coverage: scored samples / samples scored by any explainer.
+    """Return the number of each explainer's scored samples, divided by the number of samples with any score.
 
     Args:
         masks: For each explainer, a bool mask (n,), or scores (n,) that are NaN if missing.
