@@ -66,9 +66,7 @@ def _faulty(result) -> int:
         return 0
     from saliency_bench.utils.messages import complain
 
-    reason = next(iter(faults))
-    complain(
-        f"error: {sum(faults.values())} records were left out, for example: {reason}; all of them are listed in "
-        f"{result.folder / 'records.parquet'}"
-    )
+    reason, total = next(iter(faults)), sum(faults.values())
+    left_out = "record was left out: " if total == 1 else "records were left out, for example: "
+    complain(f"error: {total} {left_out}{reason}; see {result.folder / 'records.parquet'}")
     return 2
