@@ -162,7 +162,7 @@ def order_of(means: np.ndarray) -> np.ndarray:
 
 
 def kendall_of(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return tau-b: (concordant - discordant) / sqrt(pairs untied in the first x pairs untied in the second)."""
+    """Return tau-b: (concordant - discordant) / sqrt((pairs untied in first) (pairs untied in second))."""
     return _cosine(first.reshape(len(first), -1), second.reshape(len(second), -1))
 
 

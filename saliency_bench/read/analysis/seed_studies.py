@@ -8,9 +8,9 @@ contained the mean in only 88 % of cases, and an interval for at least three net
 
 With at least five networks, two explainers are compared by their differences on the same images and networks: t = d /
 se, corrected for all pairs of a metric (Holm). The degrees of freedom are (T - 1) se^2 / (s_T^2 / T), but not more than
-those of se_C. This number is smaller than Satterthwaite's. In simulated studies of five equally good explainers on five
-networks, up to 10 % found a difference with Satterthwaite's degrees of freedom, and at most 5 % with the smaller
-number.
+those of se_C. This number is smaller than Satterthwaite's. Five equally good explainers on five networks were
+simulated: up to 10 % of such studies found a difference with Satterthwaite's degrees of freedom, and at most 5 % with
+the smaller number.
 """
 
 from collections.abc import Mapping, Sequence
