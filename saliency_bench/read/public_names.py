@@ -44,7 +44,7 @@ def public_label(name: str) -> bool:
 
 
 def refused_label(name: str, chosen: Mapping[str, Any]) -> str:
-    """Return the reason why a board rejects a name and options of a method or metric, or "" if it accepts them.
+    """Return the reason why a board rejects a method or metric with this name and these options, or "".
 
     Only ASCII is accepted, because letters of other alphabets can look like Latin letters, and some characters are
     invisible.

@@ -6,9 +6,8 @@ not see each other's answers. A rejected answer is sent back to its annotator wi
 revision. A reviewer can also draw a correction. It replaces the corrected revision and is reviewed like any other
 answer.
 
-Honeypots are images whose mask is known from the dataset. Each person gets one
-honeypot in every `honeypot_every` images, at a position that is drawn at random for each person. Consensus and
-agreement do not include honeypots.
+Honeypots are images whose mask is known from the dataset. Each person gets one honeypot in every `honeypot_every`
+images, at a position that is drawn at random for each person. Consensus and agreement do not include honeypots.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence, Set

@@ -125,7 +125,7 @@ class Ranked:
         self.starts = np.searchsorted(self.index[self.order], np.arange(len(self.distinct)))
 
     def ranks(self, weights: np.ndarray) -> np.ndarray:
-        """Return the ranks (draws, n) in draws with replacement. Ties get their mean rank.
+        """Return the rank of each sample in each draw, of shape (draws, n). Ties get their mean rank.
 
         `weights` (draws, n) states how often each draw contains each sample.
         """

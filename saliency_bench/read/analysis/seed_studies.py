@@ -1,8 +1,8 @@
 """Seed studies: results of the same explainers and metrics on networks that differ only in training, as one table.
 
-Let x_it be the score of image i with network t, over the images that are scored for all T networks. The mean is over
-all x_it. The spread s_T is the standard deviation (with T - 1) of the means of the T networks. The 95 % interval allows
-for the variation between images and between training runs (`read/statistics/trainings.py`), with
+Let x_it be the score of image i with network t, over the images that are scored for all T networks. The mean is
+computed over all x_it. The spread s_T is the standard deviation (with T - 1) of the means of the T networks. The 95 %
+interval allows for the variation between images and between training runs (`read/statistics/trainings.py`), with
 se^2 = se_C^2 + s_T^2 / T. A study of two networks has no interval. In simulations, an interval for two networks
 contained the mean in only 88 % of cases, and an interval for at least three networks in 93 % or more.
 

@@ -210,7 +210,7 @@ def bounded(
 
 
 def wilson_ends(mean: float, size: float, freedom: float, limits: tuple[float, float]) -> Ends:
-    """Return a function from a tail to Wilson's interval for a proportion of `size` samples, rescaled to `limits`."""
+    """Return a function that computes Wilson's interval for a proportion of `size` samples, rescaled to `limits`."""
     low, high = limits
 
     def ends(tails: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -282,7 +282,7 @@ def _rare_bounds(ends: Ends, far: tuple[float, float], clusters: float, chance: 
 
 
 def student(mean: float, error: float, freedom: float) -> Ends:
-    """Return a function from a tail to Student's interval, mean -+ t se."""
+    """Return a function that computes Student's interval, mean -+ t se, for any tail."""
 
     def ends(tails: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         half = special.stdtrit(freedom, 1 - tails) * error
@@ -328,8 +328,8 @@ def cluster_error(sums: np.ndarray, counts: np.ndarray, mean: float) -> tuple[fl
     small if most of sum d^2 comes from a few clusters that are large or whose scores are far from the mean.
 
     Args:
-        sums: Sum S_c (C,) of the scores of each cluster.
-        counts: Number n_c (C,) of samples of each cluster; clusters without samples are ignored.
+        sums: Sum S_c (C,) of the scores in each cluster.
+        counts: Number n_c (C,) of samples in each cluster; clusters without samples are ignored.
         mean: Mean m over all n samples.
     """
     clusters = int((counts > 0).sum())
