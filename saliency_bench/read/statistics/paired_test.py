@@ -142,7 +142,7 @@ class Flipped:
 def another_cluster(sums: np.ndarray, may_be: float = 0.0) -> float:
     """Return the sum of an additional cluster. Its sign is opposite to that of the sum of all other clusters.
 
-    Its size is the maximum |D|, and at least `may_be`.
+    Its absolute value is the maximum |D|, and at least `may_be`.
 
     Args:
         sums: Cluster sums D (C,).
