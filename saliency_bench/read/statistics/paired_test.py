@@ -146,10 +146,10 @@ def another_cluster(sums: np.ndarray, may_be: float = 0.0) -> float:
 
     Args:
         sums: Cluster sums D (C,).
-        may_be: Smallest size of the additional cluster. Callers pass more than 0 if one of the two scores is nearly
-            always at an end of its range, unless both are 0/1 scores. The size that they pass is the width of the range
-            times the mean number of samples in a cluster, because a few rare events show neither how frequent nor how
-            large such events are.
+        may_be: Lower bound of this absolute value. Callers pass more than 0 if one of the two scores is nearly always
+            at an end of its range, unless both are 0/1 scores. They then pass the width of the range times the mean
+            number of samples in a cluster, because a few rare events show neither how frequent nor how large such
+            events are.
     """
     largest = max(float(np.abs(sums).max(initial=0)), may_be)
     return -largest if sums.sum() > 0 else largest
