@@ -90,7 +90,7 @@ class Explainer:
         name: Name of the function.
         function: Function of classifier, images and target. Seeds and options are passed by name. It returns maps,
             float (B, H, W), or `types.Averaged` if it averages random draws.
-        options: (name, value) of all options, sorted.
+        options: Pairs (name, value) for all options, sorted by name.
         version: Declared version, or a hash of a user's function.
         declaration: Declaration of the explainer.
         about: For a user's function, the first line of its docstring.
@@ -158,7 +158,7 @@ class Explainer:
     def seeded(self, seed: int) -> Explainer:
         """Return the explainer with the run's seed for draws that all samples share, such as RISE's masks.
 
-        If the option `seed` already has a value, this value is kept.
+        If the `seed` option already has a value, this value is kept.
         """
         given = dict(self.options)
         if given.get("seed", seed) is not None:
@@ -217,7 +217,7 @@ class Explainer:
 
     @cached_property
     def identity(self) -> tuple[str, str, int | str]:
-        """(name, options as text, version). Explainers with the same identity compute the same maps."""
+        """The tuple (name, options as text, version). Explainers with the same identity compute the same maps."""
         return self.name, options.text(self.options), self.version
 
 
@@ -373,7 +373,7 @@ def _in_file(text: str, further: dict[str, object]) -> Explainer:
 def same_directory() -> Iterator[None]:
     """Restore the working directory on exit, because relative paths depend on it.
 
-    If it was deleted, leave it unchanged.
+    If the original directory no longer exists, do not change the directory.
     """
     try:
         before = os.getcwd()

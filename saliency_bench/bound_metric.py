@@ -5,10 +5,10 @@ the module `NAME.py` for `evaluate`, and the card `README.md`. A user's function
 accepted.
 
 An undefined score is NaN. If the score of a constant map is NaN, the map is reported as flat. Records contain the score
-and each of its parts. A metric without the inputs `maps`, `curves` and `target` chooses its own targets and requests
-maps for them, so its cells do not depend on the run's target. A metric with the input `retrained` is a retraining
-metric (`compute.scoring.retraining`). Its options are those of `RetrainingProtocol`, and its parts are named by
-`part_names`. A metric with the input `first_right` scores people's judgements and cannot be used in a run
+and each of its parts. A metric that has none of the inputs `maps`, `curves` and `target` chooses its own targets and
+requests maps for them, so its cells do not depend on the run's target. A metric with the input `retrained` is a
+retraining metric (`compute.scoring.retraining`). Its options are those of `RetrainingProtocol`, and its parts are named
+by `part_names`. A metric with the input `first_right` scores people's judgements and cannot be used in a run
 (`check_without_people`).
 """
 
@@ -177,7 +177,7 @@ class Metric:
             raise UserError(f"{self}: `{name}` raised {described(error)}") from error
 
     def marks(self, **inputs: object) -> np.ndarray | None:
-        """Return which samples are counted for `mark`, bool (B,), or None for a metric without `mark`."""
+        """Return whether each sample is counted for `mark`, bool (B,), or None for a metric without `mark`."""
         marked = self.declaration.marked
         with no_exit():
             return None if marked is None else marked(**inputs, **dict(self.options))
@@ -221,7 +221,7 @@ class Metric:
 
     @cached_property
     def identity(self) -> tuple[str, str, int | str]:
-        """(name, options as text, version). Metrics with the same identity compute the same scores."""
+        """The tuple (name, options as text, version). Metrics with the same identity compute the same scores."""
         return self.name, options.text(self.options), self.version
 
 

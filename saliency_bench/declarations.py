@@ -105,15 +105,15 @@ class ExplainerDeclaration(_Declaration):
         version: Integer that must be increased whenever a map changes, so that old and new numbers never mix. For a
             function that is not registered (through a plugin folder or an entry point), a hash of its code is used
             instead. The version of an explainer from an entry point also includes a hash of its source code.
-        needs: What the explainer needs from the network: "outputs", "gradients", "activations" or "attention", joined
-            by ", " or " or ". For a baseline: "nothing".
+        needs: What the explainer needs from the network: "outputs", "gradients", "activations" or "attention".
+            Several needs are joined, as in "activations or attention, gradients". For a baseline: "nothing".
         passes: Number of forward passes for one image (the maximum, if the number differs between images), or a
             function (options, height, width) -> number. If the number depends on other quantities, these are additional
             parameters with defaults, such as `channels=512`.
         targeted: Whether maps depend on the target.
         signed: Whether maps also contain evidence against the target, as negative values. If maps are signed only with
-            a certain value of an option, this is {option: value} instead of True. It must be a literal, because reports
-            read it without importing the explainer.
+            a certain value of an option, this is {option: value} instead of True. The value must be a literal, because
+            reports read it without importing the explainer.
         check: Function that is called with all options before anything is loaded. It raises UserError or ValueError for
             invalid options.
         also_called: Other names. If a user enters one of them, the error message suggests the registered name.
@@ -184,8 +184,8 @@ class MetricDeclaration(_Declaration):
         aggregate: Function (means (D, P), options) -> values (D,), used instead of `reduce`. Each row contains the
             means of the parts over all samples, or over resampled samples. The value of a cell is computed from these
             means. Samples then have parts but no score, and the cell has an interval but no rank.
-        aggregate_if: Function (options) -> whether to use `aggregate` in this way. If not, `aggregate` is used like
-            `reduce`.
+        aggregate_if: Function (options) -> whether to apply `aggregate` to means over samples. If not, `aggregate` is
+            used like `reduce`.
         note: Short remark that applies to all scores of the metric.
         columns: Additional columns of the dataset that the metric needs. A sample without a value is left out.
         question: Function (options, probabilities (B, K), groups) -> targets per sample

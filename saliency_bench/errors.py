@@ -44,7 +44,7 @@ def without_controls(text: str) -> str:
 class EndedError(Exception):
     """Error that is raised if an explainer's or metric's function tries to end the program.
 
-    `__cause__` is its exception.
+    `__cause__` is the exception that the function raised.
     """
 
 

@@ -136,7 +136,7 @@ def read_array(name: str, values: Any, shape: str = "(B, H, W)") -> np.ndarray:
 
 
 def is_flat(maps: np.ndarray) -> np.ndarray:
-    """Return which maps are constant, bool (B,)."""
+    """Return whether each map is constant, bool (B,)."""
     return maps.max(axis=(1, 2)) == maps.min(axis=(1, 2))
 
 
@@ -166,14 +166,14 @@ def tie_breaker(height: int, width: int) -> np.ndarray:
 def tied_share(maps: np.ndarray) -> np.ndarray:
     """Return the fraction of tied pixels in each map, float (B,).
 
-    The fraction is 1 - (number of distinct values) / (H W). The values do not determine the order of these pixels.
+    The fraction is 1 - (number of distinct values) / (H W). The values of tied pixels do not determine their order.
     """
     ordered = np.sort(maps.reshape(len(maps), -1), axis=1)
     return (ordered[:, 1:] == ordered[:, :-1]).sum(axis=1) / ordered.shape[1]
 
 
 def is_tied(maps: np.ndarray) -> np.ndarray:
-    """Return for which maps more than `TIED_SHARE` of the pixels are tied, bool (B,).
+    """Return, for each map, whether more than `TIED_SHARE` of its pixels are tied, bool (B,).
 
     A constant map does not count as tied.
     """
@@ -252,7 +252,7 @@ def score_regions(
         score: Function of the salient pixels and the mask, both bool (B, H, W), that returns scores (B,).
         maps: Maps of shape (B, H, W).
         masks: Masks of shape (B, H, W).
-        thresholds: Pixels whose value exceeds the threshold are salient. With "mask_area", the n top pixels of the map
+        thresholds: Pixels whose value exceeds the threshold are salient. With "mask_area", the top n pixels of the map
             are salient, where n is the number of pixels in the mask.
         normalised: Whether to scale each map to [0, 1] first.
 

@@ -99,8 +99,8 @@ def draw(
             one below the other.
         what: View to draw. "maps": the image, its mask and the map of each explainer with its scores. "insertion": the
             image at several steps of inserting the top pixels of each map. "classes": the maps of the most likely and
-            the least likely class. "models": the maps of the run's two models. "object": the maps of the other model
-            with and without the object.
+            the least likely class. "models": the maps of the run's two models. "object": the maps of the run's other
+            model for the image with and without the object.
         samples: Ids of the samples. Defaults to the first two samples of the run.
         explainers: Names of explainers. Defaults to the explainers of the run.
         device: See `run`.

@@ -4,9 +4,9 @@ An item is a file `NAME.py` or a folder `NAME/` that contains `NAME.py`. Names t
 folder. Items are imported on first use, so a missing optional library only affects the items that need it.
 
 Other installed packages can add items through entry points NAME = "package.module" in the groups
-`saliency_bench.explainers`, `.metrics` and `.datasets`. The module has the same structure as in this package; for a
-metric, it may also be a package folder. Suites are added through the group `saliency_bench.suites`, in which the value
-of an entry point is a folder of YAML files.
+`saliency_bench.explainers`, `.metrics` and `.datasets`. Each module has the same structure as those in this package;
+for a metric, it may also be a package folder. Suites are added through the group `saliency_bench.suites`, in which the
+value of an entry point is a folder of YAML files.
 """
 
 import ast
@@ -270,7 +270,7 @@ def declaration_of(kind: str, name: str, function: Callable[..., Any]) -> Any:
 
 
 def owner_of(version: int | str) -> str:
-    """Return the package that an item with this version belongs to, such as "their-package 1.2.0"; "" for this one."""
+    """Return the package of an item with this version, such as "their-package 1.2.0", or "" for this package."""
     return str(version).partition(OF)[2].partition(CODE)[0]
 
 

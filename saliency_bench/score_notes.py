@@ -29,12 +29,12 @@ def is_expected(reason: str) -> bool:
 
 
 def has_parts_only(reason: str | None) -> bool:
-    """Return whether a reason states that a sample has parts but no score. `MARKS` may separate it from remarks."""
+    """Return whether a reason states that a sample has parts but no score. Remarks may follow, separated by `MARKS`."""
     return reason is not None and reason.split(MARKS)[0] == PARTS_ONLY
 
 
 def lacks(column: str) -> str:
-    """Return the reason for a sample that has no value in a column of the dataset."""
+    """Return the reason that is given for a sample without a value in this column of the dataset."""
     return f"{UNDEFINED}: no {column}"
 
 

@@ -416,7 +416,7 @@ def hint(name: str, key: str) -> Any:
 
 
 def shown(default: object) -> str:
-    """Format a default for the help. An empty or false default becomes ""."""
+    """Format a default for the help text. An empty or false default becomes ""."""
     if default is PydanticUndefined or default is None or default is False or default == ():
         return ""
     return f" (default: {' '.join(default) if isinstance(default, tuple) else default})"

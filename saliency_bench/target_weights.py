@@ -94,7 +94,7 @@ def probabilities(logits: Tensor, activation: str = "softmax") -> Tensor:
 
 
 def asked_activation(activation: str) -> str:
-    """Return the value of the setting `activation` that selects this activation."""
+    """Return the value of the `activation` setting that selects this activation."""
     return "sigmoid" if activation == BINARY else activation
 
 
@@ -141,12 +141,12 @@ def score(logits: Tensor, target: Target, on: str = "logit", classifier: object 
 
 
 def weighs_infinite(logits: Tensor, target: Target) -> np.ndarray:
-    """Return which targets have a weight on an infinite logit, such as that of a masked-out class, bool (B,)."""
+    """Return whether each target has a weight on an infinite logit, such as that of a masked-out class, bool (B,)."""
     return (logits.isinf() & (target.to(logits.device) != 0)).any(dim=1).cpu().numpy()
 
 
 def no_probabilities(logits: Tensor, activation: str = "softmax") -> np.ndarray:
-    """Return which rows of logits (B, K) have undefined probabilities, bool (B,).
+    """Return whether each row of logits (B, K) has undefined probabilities, bool (B,).
 
     A softmax is undefined if a logit is NaN or infinity, or if all logits are -infinity. A single class at -infinity
     has the probability 0. A sigmoid is undefined only for NaN.
@@ -155,7 +155,7 @@ def no_probabilities(logits: Tensor, activation: str = "softmax") -> np.ndarray:
 
 
 def recognised(p: np.ndarray, right: np.ndarray, activation: str = "softmax") -> np.ndarray:
-    """Return for which samples the classifier is right, bool (...).
+    """Return, for each sample, whether the classifier is right, bool (...).
 
     With a softmax, the classifier is right if its top class (the lowest index in a tie) is correct. With a sigmoid, it
     is right if a correct class has p > 0.5.
@@ -191,7 +191,7 @@ def expand(target: Target, images: Images) -> Target:
 
 
 def class_indices(members: int | Iterable[int] | Tensor, classes: int) -> Tensor:
-    """Return the indices that a class or a group of classes consists of, int (n,).
+    """Return the indices of a class or of the classes in a group, int (n,).
 
     Raises:
         UserError: The group is empty, or an index is not below `classes`.

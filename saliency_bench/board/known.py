@@ -29,8 +29,8 @@ class KnownDataset(StrictModel):
 
     Attributes:
         samples: (id, group) of each sample. The group is null for a sample without a group.
-        hidden: If the masks are hidden (`board/hidden.py`), their private repository, or `FOLDER` followed by the name
-            of a local folder.
+        hidden: If the masks are hidden (`board/hidden.py`), the private repository that contains them, or `FOLDER`
+            followed by the name of a local folder.
     """
 
     format: Literal[1] = 1

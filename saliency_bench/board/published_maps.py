@@ -212,7 +212,9 @@ def names_of(path: str) -> bytes:
 
 
 def chosen_of(path: str, wanted: Sequence[str]) -> bytes:
-    """Return ids, values and scales of selected maps in a shard as .npz. `bounded` calls this in a child process.
+    """Return the ids, values and scales of selected maps in a shard, in .npz format.
+
+    `bounded` calls this in a child process.
 
     Args:
         path: Path of the shard.

@@ -95,7 +95,8 @@ def recompute(
         root: Root folder of the results.
         folder: Folder of the submission.
         samples: Number of images on which each explainer of the package is run again.
-        seed: Seed that selects these images. By default, the seed is random, so that submitters cannot predict them.
+        seed: Seed that selects these images. By default, the seed is random, so that submitters cannot predict the
+            images.
         progress: Whether to show progress bars.
         hidden: If the masks are hidden, the private repository or the folder that contains them. The default is the
             location that the board lists.

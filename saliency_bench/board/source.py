@@ -25,7 +25,7 @@ MOST_FETCHED = 200_000_000  # maximum size in bytes of a submission's maps that 
 
 @contextmanager
 def asking(repo: str) -> Iterator[None]:
-    """Hide progress bars, and convert errors of the Hub or of the connection into a UserError that names the fix."""
+    """Hide progress bars, and convert Hub and connection errors into a UserError that names the fix."""
     try:
         with client.no_bars():
             yield

@@ -294,7 +294,7 @@ def validated(text: str, path: Path) -> Result:
 
 
 def check_texts(content: object, place: str = "") -> None:
-    """Check that all strings in JSON are printable. Terminal escapes and marks that reverse the text direction are not.
+    """Check that all strings in JSON are printable, without terminal escapes or marks that reverse the text direction.
 
     Args:
         content: Parsed JSON.

@@ -271,7 +271,7 @@ def _copy(content: bytes | Path, path: Path) -> None:
 
 
 def runs_in(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Return (finished runs, unfinished runs) in a folder, which is a run or a suite that contains runs.
+    """Return (finished runs, unfinished runs) in the folder of a run or of a suite that contains runs.
 
     Raises:
         UserError: The folder is a suite without a finished run.
@@ -507,7 +507,7 @@ def submit(
 
     Args:
         run: A finished run, the folder of a run, or precomputed maps, which are scored first. Precomputed maps can be a
-            filled-in template, or any folder or file that the argument `maps` of `run` accepts.
+            filled-in template, or any folder or file that the `maps` argument of `run` accepts.
         namespace: Namespace of the board.
         name: Name of your method. Required for precomputed maps.
         private: Whether to make a new repository private. Repositories are created only in your namespaces.

@@ -251,7 +251,7 @@ def score_maps(
     """Score precomputed maps in a run, with the same metrics and batches as the maps of explainers.
 
     Args:
-        maps: A filled-in template (with a folder `maps` or a file `maps.parquet`), or, if `template` is set, a folder
+        maps: A filled-in template (with a `maps` folder or a `maps.parquet` file), or, if `template` is set, a folder
             or file of maps (`compute.maps.map_files`).
         name: Name of the method.
         template: Folder of the template. Only needed if the maps are in a different folder.

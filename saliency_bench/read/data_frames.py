@@ -1,4 +1,4 @@
-"""`sb.check` and `sb.power`, which return the output of the commands with these names as data frames."""
+"""`sb.check` and `sb.power`, which return the output of the commands of the same names as data frames."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -1,4 +1,4 @@
-"""Schema of the parts of a summary that the page of a run displays, except cells. The file is not trusted."""
+"""Schema of the parts of a summary, other than cells, that the page of a run displays. Summaries are not trusted."""
 
 from typing import Annotated
 

@@ -301,7 +301,7 @@ class Run(PaperTables):
         return pd.DataFrame([row.as_dict() | {"passed": row.passes(strict), "line": row.line(name)} for row in checked])
 
     def to_pandas(self) -> "pd.DataFrame":
-        """Return a row per explainer and metric: value, 95 % interval, samples, ranks, and whether it is best.
+        """Return one row per explainer and metric, with the value, its 95 % interval, samples, ranks and `best`.
 
         `best` has the same meaning as in the printed table. `beats_baselines` is None if the run has no baseline to
         compare with. `rare_failures` is True if the interval was widened because the samples cannot rule out rare

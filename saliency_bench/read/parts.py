@@ -72,7 +72,7 @@ class PartNote:
     Attributes:
         group: As in `StoredResult`.
         keys: Keys of the results' tables.
-        starts: Position in the run of the first sample of each result.
+        starts: For each result, the position of its first sample in the run.
         offsets: Positions of a result's samples relative to its first sample.
         about: As in `StoredResult`.
     """

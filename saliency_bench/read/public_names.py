@@ -44,7 +44,7 @@ def public_label(name: str) -> bool:
 
 
 def refused_label(name: str, chosen: Mapping[str, Any]) -> str:
-    """Return why a board rejects a method or metric with this name and these options; "" if the board accepts it.
+    """Return the reason why a board rejects a method or metric with this name and these options, or "".
 
     Only ASCII is accepted, because letters of other alphabets can look like Latin letters, and some characters are
     invisible.
@@ -92,7 +92,7 @@ def _without_folder(entry: str | PythonObject) -> str | PythonObject:
 
 
 def public_maps(entry: str) -> str:
-    """Return NAME=PATH of precomputed maps without their folder."""
+    """Return the entry NAME=PATH of precomputed maps, with only the last part of PATH."""
     name, _, path = entry.partition("=")
     return f"{name}={_last(path)}"
 

@@ -181,7 +181,7 @@ def by_cell(
     Args:
         path: File to read.
         columns: Columns to read.
-        cells: Cells to read; row groups without them are skipped. None for all.
+        cells: Cells to read; row groups without them are skipped. By default, all cells are read.
 
     Raises:
         ValueError: The file lacks a column, has a row without a cell, or expands to more than the limit.

@@ -6,8 +6,8 @@ not see each other's answers. A rejected answer is sent back to its annotator wi
 revision. A reviewer can also draw a correction. It replaces the corrected revision and is reviewed like any other
 answer.
 
-Honeypots are images whose mask is known from the dataset. In every `honeypot_every` images, each person gets one
-honeypot, at a position that is drawn at random for each person. Consensus and agreement do not include honeypots.
+Honeypots are images whose mask is known from the dataset. Each person gets one honeypot in every `honeypot_every`
+images, at a position that is drawn at random for each person. Consensus and agreement do not include honeypots.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
@@ -68,11 +68,11 @@ def open_study(
             `per_person`: maximum number of images per person, or 0 for no limit. `only_missing`: whether to skip images
             that have a mask. `honeypots`: number of honeypots. `honeypot_every`: images per honeypot. `practice`:
             number of practice images. `practice_iou`: minimum IoU for a practice answer. `reviewers`: number of people
-            who must accept an answer. `seed`: seed of the order of images. `foreground`: which pixels of the dataset's
+            who must accept an answer. `seed`: seed for the order of images. `foreground`: which pixels of the dataset's
             masks belong to the object, as for `read_mask`.
 
     Raises:
-        UserError: Settings are invalid or differ from the existing study.
+        UserError: Settings are invalid or differ from those of the existing study.
     """
     check_settings(settings)
     known = store.get(name)
@@ -251,7 +251,7 @@ class Annotating:
         return known
 
     def known_mask(self, unit: str) -> np.ndarray | None:
-        """Return the dataset's mask of an image, read with the study's setting `foreground`."""
+        """Return the dataset's mask of an image, read with the study's `foreground` setting."""
         return self.images.known_mask(unit, self.settings.get("foreground", ""))
 
     @cached_property
@@ -544,7 +544,7 @@ class Annotating:
 
 
 def reviewers_needed(study: Study) -> int:
-    """Return how many people must accept an answer."""
+    """Return the number of people who must accept an answer."""
     return study.configuration["settings"].get("reviewers", 1)
 
 

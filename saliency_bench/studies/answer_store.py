@@ -49,7 +49,7 @@ class Store(Database):
             name: Name of the study.
             dataset: Fingerprint of the images.
             configuration: Settings as JSON.
-            seed: Seed of the order of units.
+            seed: Seed for the order of units.
 
         Raises:
             UserError: A study with this name exists but has a different kind, dataset, configuration or seed.

@@ -1,4 +1,4 @@
-"""The SQLite or PostgreSQL database of a store. Code for transactions, backups and the validation of values."""
+"""The SQLite or PostgreSQL database of a store, with transactions, backups and the validation of values."""
 
 import json
 import os
@@ -37,12 +37,12 @@ def now() -> str:
 
 
 def hours_ago(hours: float) -> str:
-    """Return the time `hours` ago, formatted as by `now`."""
+    """Return the time `hours` ago, in the format of `now`."""
     return (datetime.now(UTC) - timedelta(hours=hours)).isoformat(timespec="microseconds")
 
 
 def lately(hours: float) -> tuple[str, str]:
-    """Return (earliest, latest) time that counts as recent: `hours` ago and `hours` from now, formatted as by `now`.
+    """Return (earliest, latest) time that counts as recent: `hours` ago and `hours` from now, in the format of `now`.
 
     The upper limit excludes rows that were stored before the clock was set back.
     """

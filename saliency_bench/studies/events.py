@@ -1,4 +1,4 @@
-"""Events in a study other than answers: consent, consent forms and instructions as shown, and the owner's actions.
+"""Events in a study other than answers: consent, displayed consent forms and instructions, and the owner's actions.
 
 Events are never changed. The latest events determine the current state.
 """

@@ -32,7 +32,7 @@ class RunMasks(Mapping[str, np.ndarray]):
         foreground: Which pixels of a mask belong to the object, as for `read_mask`.
 
     Raises:
-        UserError: The dataset has no column `mask`.
+        UserError: The dataset has no `mask` column.
     """
 
     def __init__(self, rows: Dataset, positions: Mapping[str, int], geometry: Geometry, foreground: str = ""):

@@ -20,7 +20,7 @@ from saliency_bench.utils.progress import bar
 class StudyImages:
     """The rows of a dataset, which are accessed by unit.
 
-    The unit is the image id, or "ID, CLASS" if ids are not unique. If there is no column `image_id`, the id is the name
+    The unit is the image id, or "ID, CLASS" if ids are not unique. If there is no `image_id` column, the id is the name
     of the image file. If these names are not unique, the id includes the folders.
 
     Raises:

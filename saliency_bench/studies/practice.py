@@ -2,7 +2,7 @@
 
 An attempt is stored as an answer. Its payload contains the IoU with the known mask, {"kind": "mask", "iou": 0.63}. A
 person moves on after reaching the required IoU or after `ATTEMPTS` attempts, so nobody gets stuck. The report shows the
-IoU that each person reached. Practice images do not count for consensus and agreement, and are not reviewed.
+IoU that each person reached. Practice images do not count towards consensus or agreement, and are not reviewed.
 """
 
 from collections.abc import Mapping, Sequence

@@ -43,7 +43,7 @@ class Shown:
         name: Name of the file, based on the hash of the stored image. The page also uses this name as the ETag.
         height: Height of the upright image in pixels.
         width: Width of the upright image in pixels.
-        sha256: Checksum of the stored image, as in the column `image_sha256` of published annotations.
+        sha256: Checksum of the stored image, as in the `image_sha256` column of published annotations.
     """
 
     name: str

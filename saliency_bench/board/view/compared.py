@@ -85,7 +85,7 @@ class Pairwise:
 
     Attributes:
         estimate: Mean of the first row's score minus the second row's. It is not corrected for multiple comparisons.
-        better: Three counts: samples on which the first row is better, the second row is better, and both are equal.
+        better: Numbers of samples on which the first row is better, the second row is better, or both are equal.
         dots: Scores (n, 2) of the two rows on at most `MOST_DOTS` samples, which are evenly spaced in the list of
             samples.
         furthest: (id, first score, second score) of the samples on which the first row has its largest advantages, and

@@ -22,7 +22,7 @@ class Method:
 
     @property
     def without_seed(self) -> "Method":
-        """Return the method without its option `seed`."""
+        """Return the method without its `seed` option."""
         name, _, options = self.text.partition(":")
         kept = ",".join(option for option in options.split(",") if not option.startswith("seed="))
         chosen = {option: value for option, value in json.loads(self.options).items() if option != "seed"}
@@ -43,7 +43,7 @@ def metric_of(cell: CellKey) -> Method:
 class CommonNames:
     """Common names of the explainers, or of the metrics, of several runs.
 
-    Methods are the same if name, options and version are equal. The default of an option `seed` is the seed of the run,
+    Methods are the same if name, options and version are equal. The default of a `seed` option is the seed of the run,
     so methods that differ only in this option are also the same, unless one run has both.
 
     Attributes:

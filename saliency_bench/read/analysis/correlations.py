@@ -101,7 +101,7 @@ def _centre(values: np.ndarray) -> float:
 
 
 def pearson(first: np.ndarray, second: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return the weighted correlation (draws,) of values (n,) or (draws, n), NaN if one of them is constant.
+    """Return the weighted correlation (draws,) of values (n,) or (draws, n), NaN if either is constant.
 
     r = sum w (x - mean x) (y - mean y) / sqrt(sum w (x - mean x)^2 sum w (y - mean y)^2)
     """
@@ -125,7 +125,10 @@ class Ranked:
         self.starts = np.searchsorted(self.index[self.order], np.arange(len(self.distinct)))
 
     def ranks(self, weights: np.ndarray) -> np.ndarray:
-        """Return ranks (draws, n) in draws that contain each sample `weights` times. Ties get their mean rank."""
+        """Return the rank of each sample in each draw, of shape (draws, n). Ties get their mean rank.
+
+        `weights` (draws, n) states how often each draw contains each sample.
+        """
         repeats = np.add.reduceat(weights[:, self.order], self.starts, axis=1)
         below = np.cumsum(repeats, axis=1) - repeats
         return (below + (repeats + 1) / 2)[:, self.index]

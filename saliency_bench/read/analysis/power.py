@@ -10,9 +10,9 @@ Statistical Power Analysis, 1988, chapter 2). The sign-flip test of reports has 
 are tested together, alpha is 0.05 / k (Bonferroni). The step-down test needs at most as many clusters as this
 correction. Fewer than 50 effective clusters are never enough, because reports then do not rank explainers.
 
-A difference must also stay significant if explainers rarely fail (`intervals.p_of_failures`). For a given
-standard error and number of clusters, this requires a minimum mean difference, so the power is at most the probability
-of reaching this minimum.
+A difference must also stay significant if the samples missed rare failures of explainers (`intervals.p_of_failures`).
+For a given standard error and number of clusters, this requires a minimum mean difference, so the power is at most the
+probability of reaching this minimum.
 """
 
 from dataclasses import dataclass

@@ -27,8 +27,8 @@ def randomisation(runs: Sequence["Run"], bound: float = BOUND) -> Findings:
 
     The verdict uses the 95 % interval of the similarity of the maps before and after randomisation. The verdict is
     "does not depend" if the whole interval is above `bound`, "depends" if the whole interval is below `bound`, and
-    "undecided" otherwise. The verdict on an explainer is the verdict when all layers have new weights. "changes at" is
-    the first layer, from the logits down, at which the map depends on the weights.
+    "undecided" otherwise. The verdict on an explainer is its verdict after all layers have been randomised. "changes
+    at" is the first layer, from the logits down, at which the map depends on the weights.
 
     Args:
         runs: Runs with saliency_randomisation, with a `form` that measures a similarity.

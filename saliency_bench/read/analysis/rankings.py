@@ -28,9 +28,9 @@ Means = Callable[[np.ndarray], Sequence[np.ndarray]]
 def rank(runs: Sequence["Run"]) -> Findings:
     """Compare each pair of metrics by the order of the explainers' means: Spearman's rho and Kendall's tau-b.
 
-    Means are over the n samples for which every explainer has scores on both metrics. Baselines are included, metrics
-    are oriented so that higher is better, and equal means are tied. The interval contains the values of all orders on
-    both metrics that are compatible with the samples (`rank_correlations`).
+    Means are computed over the n samples for which every explainer has scores on both metrics. Baselines are included,
+    metrics are oriented so that higher is better, and equal means are tied. The interval contains the values of all
+    orders on both metrics that are compatible with the samples (`rank_correlations`).
     """
     rows = [row for run in runs for row in _agreements(run)]
     if not rows:
@@ -162,7 +162,7 @@ def order_of(means: np.ndarray) -> np.ndarray:
 
 
 def kendall_of(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Return tau-b: (concordant - discordant) / sqrt(pairs untied in the first x pairs untied in the second)."""
+    """Return tau-b: (concordant - discordant) / sqrt((pairs untied in the first) (pairs untied in the second))."""
     return _cosine(first.reshape(len(first), -1), second.reshape(len(second), -1))
 
 

@@ -136,7 +136,7 @@ class CheckedRequirement:
 
     @property
     def passed(self) -> bool:
-        """Return whether the samples do not contradict the requirement."""
+        """Return True unless the samples contradict the requirement."""
         return self.verdict != FAILED
 
     @property
@@ -232,7 +232,7 @@ class CheckedRequirement:
 
 
 def found_violation(half: float, tail: float) -> float:
-    """Return the distance between mean and bound at which a fraction `POWER` of the intervals lies beyond the bound.
+    """Return the distance from mean to bound at which a fraction `POWER` of the intervals lies beyond the bound.
 
     The half of the interval towards the bound is z(1 - tail) standard errors wide. The mean must be another z(.8)
     standard errors away from the bound, so the distance is half * (1 + z(.8) / z(1 - tail)).

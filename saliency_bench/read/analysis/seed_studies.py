@@ -1,16 +1,16 @@
 """Seed studies: results of the same explainers and metrics on networks that differ only in training, as one table.
 
-Let x_it be the score of image i with network t, over the images that are scored for all T networks. The mean is over
-all x_it. The spread s_T is the standard deviation (with T - 1) of the means of the T networks. The 95 % interval allows
-for the variation between images and between training runs (`read/statistics/trainings.py`), with
+Let x_it be the score of image i with network t, over the images that are scored for all T networks. The mean is
+computed over all x_it. The spread s_T is the standard deviation (with T - 1) of the means of the T networks. The 95 %
+interval allows for the variation between images and between training runs (`read/statistics/trainings.py`), with
 se^2 = se_C^2 + s_T^2 / T. A study of two networks has no interval. In simulations, an interval for two networks
 contained the mean in only 88 % of cases, and an interval for at least three networks in 93 % or more.
 
 With at least five networks, two explainers are compared by their differences on the same images and networks: t = d /
 se, corrected for all pairs of a metric (Holm). The degrees of freedom are (T - 1) se^2 / (s_T^2 / T), but not more than
-those of se_C. This number is smaller than Satterthwaite's. In simulated studies of five equally good explainers on five
-networks, up to 10 % found a difference with Satterthwaite's degrees of freedom, and at most 5 % with the smaller
-number.
+those of se_C. This number is smaller than Satterthwaite's. Five equally good explainers on five networks were
+simulated: up to 10 % of such studies found a difference with Satterthwaite's degrees of freedom, and at most 5 % with
+the smaller number.
 """
 
 from collections.abc import Mapping, Sequence

@@ -91,7 +91,7 @@ class _Bets:
 
 
 def clusters_needed(scaled: np.ndarray, threshold: float) -> int | None:
-    """Return how many clusters like these raise the log-wealth to `threshold`, or None if no number is enough."""
+    """Return the number of similar clusters needed to raise the log-wealth to `threshold`, or None if none suffices."""
     if not len(scaled):
         return None
     growth = np.log1p(BETS[:, None] * scaled[None, :]).mean(axis=1)

@@ -255,7 +255,7 @@ def _sentence(names: list[str], signs: dict[str, int | None], other: str) -> str
 
 
 def many_shapes(explainers: int, samples: float) -> list[str]:
-    """Return [warning] if this many explainers and samples increase the error rate, else []."""
+    """Return [warning] if the error rate is increased for these numbers of explainers and samples, else []."""
     lines = [
         f"The error rate may reach {percent} % if more than {many} explainers are compared"
         f"{f' on fewer than {few} independent samples' if few < inf else ''} and if their scores have different "

@@ -1,8 +1,8 @@
 """Page of all samples of a run with filters: a small HTML file, and a folder with one picture per sample.
 
 A picture contains the image and the map of every explainer side by side, drawn from the thumbnails that a run stores.
-The page cuts each picture into tiles and adds samples while the user scrolls, so the page opens at once for any number
-of samples. The page works as a local file and loads nothing except the pictures.
+The page cuts each picture into tiles and adds samples while the user scrolls, so the page opens immediately for any
+number of samples. The page works as a local file and loads nothing except the pictures.
 """
 
 import json
@@ -50,8 +50,8 @@ def write_samples(run: Run, page: Path, data: object = None) -> Path:
     Args:
         run: A single run, or merged runs, of which the first provides the thumbnails.
         page: Path of the report.
-        data: Dataset (as for `load_dataset`) whose images are shown under the maps; None for the dataset of the run, if
-            it is a folder that still exists.
+        data: Dataset (as for `load_dataset`) whose images are shown under the maps. Defaults to the dataset of the run,
+            if it is a folder that still exists.
 
     Raises:
         UserError: `data` cannot be loaded, or is not the dataset of the run.

@@ -1,4 +1,4 @@
-"""Build the content of a page of several runs: common settings, differing settings, and differences of scores."""
+"""Build the content of a page that compares runs: common settings, differing settings, and differences of scores."""
 
 from collections import Counter
 from collections.abc import Sequence

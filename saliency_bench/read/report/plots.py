@@ -253,7 +253,7 @@ def difference_plot(pairs: Sequence[RunPair]) -> str:
 
 
 def difference_histogram(pairs: Sequence[RunPair]) -> str:
-    """Return an SVG of histograms of the samples' differences.
+    """Return an SVG with histograms of the samples' differences.
 
     Samples with equal scores are omitted, because they would dominate the histogram.
     """

@@ -46,8 +46,8 @@ def report(folders: Any, out: str | Path | None = None, *, samples: bool = False
         folders: One or several runs, as folders or results of `run`.
         out: File or folder; by default report.html in the folder of the run. Required for several runs.
         samples: Whether to also write report-samples.html, a page of all samples, next to the report of a single run.
-        data: Dataset of the run (as for `load_dataset`) that provides the images on the page of all samples. None for
-            the dataset that the run used, if it is a folder that still exists.
+        data: Dataset of the run (as for `load_dataset`) that provides the images on the page of all samples. Defaults
+            to the dataset that the run used, if it is a folder that still exists.
 
     Raises:
         UserError: A folder contains no finished run, a file in it cannot be read, or `out` is missing or cannot be

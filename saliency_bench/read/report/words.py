@@ -240,7 +240,7 @@ def difference(contrast: Contrast) -> str:
 
 
 def faults(summary: dict) -> str:
-    """Return a phrase with the number of records without a score because of failures; "" if there are none."""
+    """Return a phrase with the number of records that have no score because of a failure; "" if there are none."""
     total = sum(summary["faults"].values())
     if total == 0:
         return ""

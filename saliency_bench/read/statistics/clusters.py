@@ -57,7 +57,8 @@ class Matched:
     Columns with the same missing samples share their sums, so many pairs need only a few sums.
 
     Attributes:
-        columns: Cluster sums (clusters,), one array per sum. The list grows as pairs are requested, until `forget`.
+        columns: Cluster sums (clusters,), one array per sum. The list grows as pairs are requested, until `forget` is
+            called.
         between: For each column, the number of clusters with a score that lies inside the range and not at one of its
             ends. The number is 0 for 0/1 scores, and small for rare events.
 

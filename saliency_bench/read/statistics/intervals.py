@@ -86,7 +86,7 @@ NOTHING = Estimate(NAN, NAN, NAN, 0, 0, 0.0)
 
 
 def t_quantile(freedom: float, tail: float = TAIL) -> float:
-    """Return the quantile of Student's t that leaves `tail` above it."""
+    """Return the quantile of Student's t that is exceeded with probability `tail`."""
     return float(special.stdtrit(freedom, 1 - tail))
 
 
@@ -210,7 +210,7 @@ def bounded(
 
 
 def wilson_ends(mean: float, size: float, freedom: float, limits: tuple[float, float]) -> Ends:
-    """Return Wilson's interval for a proportion of `size` samples, mapped to the limits, as a function of the tail."""
+    """Return a function that computes Wilson's interval for a proportion of `size` samples, rescaled to `limits`."""
     low, high = limits
 
     def ends(tails: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -233,8 +233,8 @@ def outlasting_rare_scores(
 
     k is 1 for a gate. k is also 1 for narrow scores, for which an end would move by more than `NARROW` times its
     distance from the value. For other scores, k = 1 would make many intervals too wide, so k is 1.5 + 30 / C, at most
-    3. With the 2.5 % beyond each end of an ordinary interval, at least 90 % of the intervals contain the mean
-    (docs/numbers.md).
+    3. An ordinary interval misses the mean on each side in 2.5 % of cases, so at least 90 % of the intervals contain
+    the mean (docs/numbers.md).
 
     Args:
         estimate: Estimate with its interval.
@@ -282,7 +282,7 @@ def _rare_bounds(ends: Ends, far: tuple[float, float], clusters: float, chance: 
 
 
 def student(mean: float, error: float, freedom: float) -> Ends:
-    """Return Student's interval, mean -+ t se, as a function of the tail."""
+    """Return a function that computes Student's interval, mean -+ t se, for any tail."""
 
     def ends(tails: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         half = special.stdtrit(freedom, 1 - tails) * error
@@ -328,8 +328,8 @@ def cluster_error(sums: np.ndarray, counts: np.ndarray, mean: float) -> tuple[fl
     small if most of sum d^2 comes from a few clusters that are large or whose scores are far from the mean.
 
     Args:
-        sums: Sum S_c (C,) of the scores of each cluster.
-        counts: Number n_c (C,) of samples of each cluster; clusters without samples are ignored.
+        sums: Sum S_c (C,) of the scores in each cluster.
+        counts: Number n_c (C,) of samples in each cluster; clusters without samples are ignored.
         mean: Mean m over all n samples.
     """
     clusters = int((counts > 0).sum())

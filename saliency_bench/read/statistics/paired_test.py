@@ -11,9 +11,9 @@ maximum T of this pair and all pairs with a smaller observed T.
 The p-value refers to the mean, which is the reported number, and does not assume a normal distribution. The test
 assumes that D and -D are equally likely. Scores with differently shaped distributions violate this: if the score of one
 explainer is a rare event, and the score of the other varies smoothly around the same mean, all samples without the
-event favour the same explainer. A difference must therefore stay significant after another cluster is added. This
-cluster contradicts the difference and is as large as the largest observed cluster (`another_cluster`). The test flips
-this cluster like all others.
+event favour the same explainer. A difference must therefore stay significant after another cluster is added. The sum of
+this cluster has the opposite sign and the largest observed magnitude (`another_cluster`). The test flips this cluster
+like all others.
 
 An explainer may also fail on rare images that the samples miss. If the scores vary little, these failures can explain a
 difference of any size. A difference must therefore stay significant even if such failures occur, as for
@@ -85,7 +85,7 @@ class Flipped:
 
     Attributes:
         seen: {pair: observed T}.
-        outlasting: {pair: observed T with one more cluster that contradicts the difference}.
+        outlasting: {pair: observed T with one more cluster, whose sum has the opposite sign}.
         totals: {pair: sum of the differences}.
     """
 
@@ -140,16 +140,16 @@ class Flipped:
 
 
 def another_cluster(sums: np.ndarray, may_be: float = 0.0) -> float:
-    """Return the difference of an additional cluster that contradicts the sum of the others.
+    """Return the sum of an additional cluster. Its sign is opposite to that of the sum of all other clusters.
 
-    Its size is the maximum |D|, and at least `may_be`.
+    Its absolute value is the maximum |D|, and at least `may_be`.
 
     Args:
         sums: Cluster sums D (C,).
-        may_be: Smallest size of the additional cluster. Callers pass more than 0 if one of the two scores is nearly
-            always at an end of its range, unless both are 0/1 scores. The size that they pass is the width of the range
-            times the mean number of samples in a cluster, because a few rare events show neither how frequent nor how
-            large such events are.
+        may_be: Lower bound of this absolute value. Callers pass more than 0 if one of the two scores is nearly always
+            at an end of its range, unless both are 0/1 scores. They then pass the width of the range times the mean
+            number of samples in a cluster, because a few rare events show neither how frequent nor how large such
+            events are.
     """
     largest = max(float(np.abs(sums).max(initial=0)), may_be)
     return -largest if sums.sum() > 0 else largest
@@ -204,7 +204,7 @@ def step_down(seen: np.ndarray, outlasting: np.ndarray, flipped: Callable[[int],
 
 
 def outlasting_failures(p: float, with_failures: tuple[float, float], columns: int) -> float:
-    """Return the maximum of p and the pair's `p_with_failures`, corrected for this many columns of scores."""
+    """Return the maximum of p and the pair's `p_with_failures`, corrected for the number of `columns` of scores."""
     return max(p, min(max(with_failures[0], columns * with_failures[1]), 1.0))
 
 

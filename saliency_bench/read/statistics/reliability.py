@@ -38,7 +38,9 @@ class Reliability(StrictModel):
 
     @property
     def wanted(self) -> int | None:
-        """Return the number of draws that would reach `GOAL`; None if the median is at least `GOAL`, or below `KNOWN`.
+        """Return the number of draws with which the reliability would reach `GOAL`.
+
+        The result is None if the median is at least `GOAL`, or below `KNOWN`.
 
         According to the Spearman-Brown formula, k times as many draws have the reliability k R / (1 + (k - 1) R).
         """

@@ -100,7 +100,7 @@ def crossed_variances(values: np.ndarray, codes: np.ndarray) -> tuple[float, flo
 
 
 def count_trainings(parts: Iterable[str]) -> int | None:
-    """Return the number of training runs in the names of parts; None if no name contains one."""
+    """Return the number of training runs that the names of parts contain; None if no name contains one."""
     named = [NAME.fullmatch(name) for name in parts]
     return max((int(match["number"]) for match in named if match), default=None)
 

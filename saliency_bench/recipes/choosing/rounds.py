@@ -140,7 +140,7 @@ class Round:
     """Record of a round.
 
     Attributes:
-        limit: Value of the run's setting `limit`.
+        limit: Value of the run's `limit` setting.
         images: Number of explained images.
         clusters: Number of clusters of these images.
         lineup: {metric: candidates}.

@@ -104,7 +104,7 @@ def quadrant_of(box: Box) -> int:
 def draw(index: int, layout: str, seed: int = 0) -> Scene:
     """Return the drawing with this index.
 
-    The properties are colour, stripes and quadrant. In 16 consecutive drawings, each combination of values of two
+    The properties are colour, stripes and quadrant. In 16 consecutive drawings, each combination of the values of two
     properties occurs once.
     """
     for attempt in count():  # draw positions until nothing overlaps

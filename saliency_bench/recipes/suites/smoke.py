@@ -1,4 +1,4 @@
-"""Replacements for datasets and models under --smoke: synthetic images and networks with a few thousand weights."""
+"""Replacements for datasets and models in a smoke test: synthetic images and networks with a few thousand weights."""
 
 import json
 from collections.abc import Iterable

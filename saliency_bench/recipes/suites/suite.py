@@ -51,7 +51,7 @@ class SuiteResult:
         tables: The tables that were written.
         jobs: The runs.
         failed: {folder of a network or run: error message}.
-        pictures: Names of the pictures drawn into the folder `pictures`.
+        pictures: Names of the pictures drawn into the `pictures` folder.
     """
 
     folder: Path

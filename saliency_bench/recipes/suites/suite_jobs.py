@@ -149,7 +149,7 @@ def selection(conditions: Iterable[str]) -> dict[str, tuple[str, ...]]:
 def metrics_of(suite: Suite, tables: Iterable[str], run: str) -> list[str]:
     """Return the metrics of a run in command-line syntax.
 
-    Those that the tables need come before those listed for the run.
+    Metrics that the tables need come before metrics listed for the run.
     """
     texts = [text for text in _texts_for(suite, tables, run, "metric", "against") if text != CROWD]
     return list(dict.fromkeys([*texts, *suite.runs[run].metrics]))
@@ -343,12 +343,12 @@ def _build_command(entry: DatasetEntry, choice: SuiteChoice) -> str:
 
 
 def smoke_config(choice: SuiteChoice, name: str) -> Path:
-    """Return the path of the config of the small network that replaces this model under --smoke."""
+    """Return the path of the config of the small network that replaces this model in a smoke test."""
     return choice.out / "data" / "networks" / _slug(name) / "config.json"
 
 
 def smoke_text(suite: Suite, text: str) -> str:
-    """Return an explainer or metric with the options that are used under --smoke."""
+    """Return an explainer or metric with the options that are used in a smoke test."""
     if is_in_file(text):
         return text
     name, given = options.parse(text)

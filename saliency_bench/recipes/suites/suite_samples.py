@@ -92,7 +92,7 @@ class SuiteSample:
 
     @property
     def labels(self) -> np.ndarray:
-        """Return which classes are correct, bool (1, K)."""
+        """Return whether each class is correct, bool (1, K)."""
         right = self.model.question.right(self.row)
         return np.zeros((1, self.model.question.classes), bool) if right is None else right[None]
 

@@ -74,7 +74,7 @@ class ModelEntry(Strict):
 
     Attributes:
         name: A Hub id, a folder or torchvision:NAME.
-        family: Type of the small network that replaces the model under --smoke.
+        family: Type of the small network that replaces the model in a smoke test.
         train: Options with which the model is trained on each dataset. If they are missing, the model is used
             unchanged.
     """
@@ -291,7 +291,7 @@ class ViewSpec(Strict):
         target: Target of the map, if it is not the run's target. `contrast` is the most likely class minus the
             runner-up of its group. `false positive` is the most likely class that is not in the image.
         other: Whether to explain the run's other model, for the column that it was trained to predict.
-        without: Whether to show the image from which the object was removed (column image_without_object).
+        without: Whether to show the image from which the object was removed (the image_without_object column).
         partner: Whether to show the partner image, explained for the partner's class, instead of the image.
         scores: Whether to show the picture's `values` below the cell. By default, they are shown only below maps that
             explain the run's target.
@@ -319,7 +319,7 @@ class Images(Strict):
 
     Attributes:
         ids: Ids of the images.
-        file: A file with an id per line, or a CSV file with the column image_id.
+        file: A file with an id per line, or a CSV file with an image_id column.
         rule: `first`: the first images of each run. `per class`: the first images of each class. `lowest`, `highest`:
             the images with the lowest or highest score for the picture's first value, averaged over its explainers and
             oriented so that higher is better. `disputed`: the images with the widest spread of this score. `clever
@@ -388,7 +388,7 @@ class PictureSpec(Strict):
 
 
 class Smoke(Strict):
-    """Replacements for datasets and models under --smoke: synthetic images, small networks and few training steps.
+    """Replacements for datasets and models in a smoke test: synthetic images, small networks and few training steps.
 
     A network is pretrained on synthetic images that all datasets share, and then trained on each dataset.
 
@@ -435,7 +435,7 @@ class Suite(Strict):
         pictures: {name in the suite: picture}.
         names: {name of a dataset, model or explainer: name in the paper}.
         decisions: Gaps in the paper, and the suite's choices for them.
-        smoke: Replacements for datasets and models under --smoke.
+        smoke: Replacements for datasets and models in a smoke test.
     """
 
     paper: str
@@ -611,7 +611,7 @@ def fill(text: str, variant: dict[str, Scalar]) -> str:
 
 
 def matching_parts(part: str, names: Iterable[str]) -> list[str]:
-    """Return the names of the parts that match the field `part` of a value, such as "0.05" or "0.05 training *"."""
+    """Return the names of the parts that match the `part` field of a value, such as "0.05" or "0.05 training *"."""
     return [name for name in names if fnmatchcase(name, part)]
 
 

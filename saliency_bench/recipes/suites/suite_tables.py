@@ -168,7 +168,7 @@ class SuiteTable(PaperTables):
 
 
 def as_csv(numbers: pd.DataFrame, smoke: bool) -> str:
-    """Format numbers as CSV. In a smoke test, every row is marked in a column `smoke`."""
+    """Format numbers as CSV. In a smoke test, every row is marked in a `smoke` column."""
     frame = numbers.assign(smoke=True) if smoke else numbers
     rows = frame.astype(object).where(frame.notna(), None).itertuples(index=False, name=None)
     return csv_text(list(frame.columns), rows)

@@ -1,7 +1,7 @@
 """COCO format: `annotations.json` and `consensus.json`, with uncompressed run lengths, which are lossless.
 
 An annotation is a person's entire mask of an image. It has `iscrowd` 1, which indicates run lengths, and an additional
-field `person`. COCO has no empty masks, so each image has a field `no_region`, which lists the people who answered that
+`person` field. COCO has no empty masks, so each image has a `no_region` field, which lists the people who answered that
 the image has no region. Reading polygons requires pycocotools.
 """
 

@@ -1,7 +1,7 @@
 """Folders of PNG files: masks/PERSON/ID.png, consensus/ID.png and votes/ID.png. "/" in an id is replaced by "_".
 
 Masks have the values 0 and 255. The value of a pixel in `votes` is the number of people who marked it, up to 255.
-`saliency-bench build gender-xai` and `saliency-bench build environment-xai` read the folder `masks`.
+`saliency-bench build gender-xai` and `saliency-bench build environment-xai` read the `masks` folder.
 """
 
 from collections.abc import Sequence

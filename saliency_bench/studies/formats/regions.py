@@ -211,7 +211,7 @@ class PersonRegions:
         return masks
 
     def counts(self) -> dict[str, Any]:
-        """Return how many regions were read, how many were drawn, and how many were skipped for each reason."""
+        """Return the numbers of regions that were read, that were drawn, and that were skipped for each reason."""
         return {"read": self.drawn + sum(self.skipped.values()), "drawn": self.drawn, "skipped": dict(self.skipped)}
 
     def line(self) -> str:

@@ -3,8 +3,8 @@
 A guesser chooses one of K labels at each exposure r_1 < ... < r_n without looking at the image. If tried labels remain
 available, a guess is correct with probability 1 / K, so the accuracy up to r_s is g_s = 1 - (1 - 1 / K)^s. If tried
 labels are struck out, the accuracy is min(s / K, 1). For four labels and the default exposures, the area G under g is
-0.743, or 0.900 if tried labels are struck out. The latter is more than the area reached by a person who names the class
-of every image at an exposure of 20 % (0.825).
+0.743, or 0.900 if tried labels are struck out. The value 0.900 is higher than the area reached by a person who names
+the class of every image at an exposure of 20 % (0.825).
 
 The corrected area is (A - G) / (M - G), where M is the area reached by people who name the class of every image at the
 first exposure. The corrected area is 1 for these people, 0 for guessing, and negative for results worse than guessing.

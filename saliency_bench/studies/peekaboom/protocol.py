@@ -303,7 +303,7 @@ def revealed(frame: np.ndarray, values: np.ndarray, exposure: float, fill: int =
 def strikes(study: Study) -> bool:
     """Return whether labels that were already tried cannot be chosen again.
 
-    This is true for studies without the setting.
+    The result is also True for studies without this setting.
     """
     return study.configuration.get("strike", True)
 

@@ -2,8 +2,8 @@
 
 The results correspond to those of Lu et al. (2021) in figures 5 and 6 and in the rows for crowd workers of tables 2 and
 3. Only finished judgements count. A judgement is finished after a correct answer, or after the entire image was
-displayed and no answer was correct. The latter is called *never right* and counts as wrong at every exposure.
-Judgements of people who failed an attention check are excluded unless requested.
+displayed and no answer was correct. A judgement without a correct answer is called *never right* and counts as wrong at
+every exposure. Judgements of people who failed an attention check are excluded unless requested.
 """
 
 from collections.abc import Sequence
