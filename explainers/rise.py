@@ -2,11 +2,12 @@
 
     map = 1 / (N p) * sum_i score(x * M_i) M_i
 
-M_i is a grid of cells x cells zeros and ones (one with probability p). It is upsampled bilinearly to the size of (cells
-+ 1) cells and cropped to the size of the image at a random shift of less than one cell. Beyond the centres of its outer
-cells, the grid is extended with the values of these cells. The authors' code reflects the grid instead
-(`border=reflect`), which changes 7 % of the pixels for masks of 7 x 7 cells. As in the authors' code, masked pixels of
-the image become zero after normalisation. Li et al. (2020) evaluate the method in section 2.2.2.
+M_i starts as a square grid of zeros and ones with `cells` cells per side; each cell is one with probability p. The grid
+is upsampled bilinearly to the size of (cells + 1) cells and cropped to the size of the image at a random shift of less
+than one cell. Beyond the centres of its outer cells, the grid is extended with the values of these cells. The authors'
+code reflects the grid instead (`border=reflect`); this changes 7 % of the pixels for masks of 7 x 7 cells. As in the
+authors' code, masked pixels of the image become zero after normalisation. Li et al. (2020) evaluate the method in
+section 2.2.2.
 
 The same bank of N masks, which depends on the run's seed, is used for every image. Each pass recreates its masks from
 their cells and shifts on the device, so memory does not grow with N. The score is a probability by default. With

@@ -21,7 +21,7 @@ SMOOTHED = 3  # number of points averaged at the end of the path
 
 
 def limits(options: dict[str, object], target: TargetRange) -> tuple[float, float]:
-    """Return the range of scores: the range of the difference of two contrastive scores."""
+    """Return the range of scores: the range of the difference between two contrastive scores."""
     low, high = score_range(options, target)
     return low - high, high - low
 
