@@ -78,7 +78,8 @@ def lime(
         on: Whether the target's weights apply to logits ("logit") or to probabilities ("probability").
         reliability: Required reliability of each image's map, between 0 and 1; further pictures are skipped once it is
             reached. None: use all pictures.
-        batch_size: Number of pictures in memory and in one forward pass. None: 10 for 224 x 224 pixels, 256 on a GPU.
+        batch_size: Number of pictures in memory and in one forward pass. None: for images of 224 x 224 pixels, 10 on a
+            CPU and 256 on a GPU.
 
     Returns:
         Signed maps of shape (B, H, W) from all pictures, from the even-numbered pictures and from the odd-numbered

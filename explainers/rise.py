@@ -72,7 +72,8 @@ def rise(
         seed: Seed of the bank of masks. None: the run's seed, or 0 outside a run.
         reliability: Required reliability of each image's map, between 0 and 1; further masks are skipped once it is
             reached. None: use all masks.
-        batch_size: Number of masks in memory and in one forward pass. None: 10 for 224 x 224 pixels, 256 on a GPU.
+        batch_size: Number of masks in memory and in one forward pass. None: for images of 224 x 224 pixels, 10 on a CPU
+            and 256 on a GPU.
 
     Returns:
         Maps of shape (B, H, W) from all masks, from the even-numbered masks and from the odd-numbered masks. They are

@@ -59,7 +59,7 @@ def saliency_cdrop(
     than A that is most probable for the whole image; with rival="group", only classes in A's group are considered.
 
     Caveat: only salient pixels are deleted, so the score depends on the number of pixels above the threshold as much as
-    on their positions. The number does not matter below tau.
+    on their positions. The discount is the same for all numbers below tau.
 
     Args:
         curves: `perturbation.Curves` of the images, the target and the maps.
