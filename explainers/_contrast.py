@@ -4,9 +4,9 @@
 
 For maps that are linear in the gradient of the score, this equals the map of the probability p_t up to a positive
 factor per image. The authors' code computes the map of p_t. Negative values are kept. Groups are supported as well: t
-is then any class with a positive weight in the target, and s are all other classes. The paper is Wang and Wang, "Why
-Not Other Classes?": Towards Class-Contrastive Back-Propagation Explanations, NeurIPS 2022. Eriksson, Israelsson and
-Kallhauge (2025) extend the method to transformers.
+then stands for the classes with a positive weight in the target, and s for all other classes. The paper is Wang and
+Wang, "Why Not Other Classes?": Towards Class-Contrastive Back-Propagation Explanations, NeurIPS 2022. Eriksson,
+Israelsson and Kallhauge (2025) extend the method to transformers.
 """
 
 import torch
@@ -26,8 +26,8 @@ def explained_score(classifier: Classifier, images: Images, target: Target, on: 
     softmax is 0 if p rounds to 1.
 
     Raises:
-        UserError: `on` is "weighted", and either the classes are not mutually exclusive, or none or all of a target's
-            classes have a positive weight.
+        UserError: `on` is "weighted", and either the classes are not mutually exclusive, or a target gives a positive
+            weight to no class or to every class.
     """
     logits = classifier(images)
     if on != "weighted":

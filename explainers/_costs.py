@@ -12,7 +12,8 @@ def costs(name: str) -> str:
     """Describe what an explainer needs from a network, and how many forward passes it makes per image by default.
 
     The image has SIDE x SIDE pixels. Examples are "outputs; 4000" and, if the number depends on the network,
-    "activations, outputs; 513 with channels=512". The string is empty unless the explainer declares both.
+    "activations, outputs; 513 with channels=512". The string is empty unless the explainer declares both its needs and
+    its number of passes.
 
     Raises:
         UserError: The explainer's function `passes` raised an error.

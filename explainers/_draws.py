@@ -59,7 +59,8 @@ def averaged(images: Images, most: int, reliability: float | None, add: Add, rea
 def ends(most: int, reliability: float | None) -> Iterator[int]:
     """Yield the number of draws at the end of each block. Blocks after the first contain at least two draws.
 
-    In a block with one draw per image, pictures of different images would share a pass (`classifiers.passes`).
+    In a block with one draw per image, one forward pass would contain draws for several images (see
+    `classifiers.passes`).
     """
     end = FIRST if reliability is not None else most
     while end < most - 1:

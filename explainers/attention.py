@@ -22,7 +22,7 @@ from saliency_bench.types import Images, Maps, Target
 def attention(classifier: Classifier, images: Images, target: Target) -> Maps:
     """Return maps of the class token's attention in the last block of a vision transformer.
 
-    The cost is one forward pass, and memory for the matrices of all blocks.
+    The cost is one forward pass and the memory for the attention matrices of all blocks.
 
     Args:
         classifier: Network to explain.

@@ -13,7 +13,7 @@ relevance at the last feature map that is larger than the feature map of the las
 (layer3), the last ReLU before the fourth pooling in VGG, or Mixed_6e in Inception v3. If there is no such feature map,
 Grad-CAM's layer is used. The map is upsampled bilinearly. Li et al. (2020) evaluate the method in section 2.1.5.
 
-TorchRay splits skip connections by signed activations, which can yield fractions outside [0, 1]. Here, as in the paper,
+TorchRay splits skip connections by signed activations, so its fractions can be outside [0, 1]. Here, as in the paper,
 negative activations receive no relevance. Use `contrastive=False` for plain excitation backpropagation.
 """
 

@@ -5,9 +5,9 @@
 A_l = softmax(q k^T / sqrt(d)) is the attention matrix of block l, of shape (B, heads, T, T). The map is R[class token,
 patches]. Rows are not normalised. If the classification head also reads the distillation token, or reads the mean of
 the patch tokens instead of a class token, the rows of R - I for these tokens are averaged. In this average, all patch
-tokens together count as one token. (In the row of a class token, I is zero at the patches.) A target of zeros therefore
-yields exactly zero. Columns of class, distillation and register tokens are left out. The grid of patches is upsampled
-to the size of the image by bilinear interpolation (`align_corners=False`).
+tokens together count as one token. (In the row of a class token, I is zero at the patches.) Because I is subtracted, a
+target of zeros yields a map of exact zeros. Columns of class, distillation and register tokens are left out. The grid
+of patches is upsampled to the size of the image by bilinear interpolation (`align_corners=False`).
 """
 
 from saliency_bench.compute.classifiers.attention import recording_attention

@@ -5,9 +5,9 @@
 A_l = softmax(q k^T / sqrt(d)) is the attention matrix of block l, of shape (B, heads, T, T). The map is R[class token,
 patches]. The rows of R sum to one. If the classification head also reads the distillation token, or reads the mean of
 the patch tokens instead of a class token, the rows of R - I for these tokens are averaged. In this average, all patch
-tokens together count as one token. (In the row of a class token, I is zero at the patches.) A target of zeros therefore
-yields exactly zero. Columns of class, distillation and register tokens are left out. The grid of patches is upsampled
-to the size of the image by bilinear interpolation (`align_corners=False`).
+tokens together count as one token. (In the row of a class token, I is zero at the patches.) Because I is subtracted, a
+target of zeros yields a map of exact zeros. Columns of class, distillation and register tokens are left out. The grid
+of patches is upsampled to the size of the image by bilinear interpolation (`align_corners=False`).
 
 Published code leaves out block 0, as with `start=1`. Here all blocks are included by default, as in rollout. The
 repository of Elisha et al. (2025) also contains a version without the relu and with block 0, which yields signed maps:
@@ -45,8 +45,8 @@ def gradient_rollout(
 ) -> Maps:
     """Return attention rollout weighted by the gradients of the score.
 
-    The cost is one forward pass, and a backward pass down to block `start`. It needs as much memory as a training step
-    of the blocks from `start` on.
+    The cost is one forward pass and a backward pass down to block `start`. The method needs as much memory as a
+    training step of the blocks from `start` on.
 
     Args:
         classifier: Network to explain.

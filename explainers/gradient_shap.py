@@ -72,7 +72,7 @@ def gradient_shap(
         on: Whether the target's weights apply to logits ("logit") or to probabilities ("probability").
         reliability: Required reliability of each image's map, between 0 and 1; further draws are skipped once it is
             reached. None: use all draws.
-        batch_size: Number of path points per batch. None: 10 for 224 x 224 pixels, 256 on a GPU.
+        batch_size: Number of path points per batch. None: for images of 224 x 224 pixels, 10 on a CPU and 256 on a GPU.
 
     Returns:
         Signed maps of shape (B, H, W) from all draws and from each half of the draws. With a bank of baselines, one

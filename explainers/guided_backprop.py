@@ -4,9 +4,9 @@
 
 reduction="sum" sums the signed values over channels. All ReLUs are intercepted when they are computed: as modules or
 functions, in place or not, and even if a module is used several times. `relu6`, and `clamp` with the lower limit 0, are
-treated in the same way. See docs/other_packages.md for how other packages behave. A network without ReLUs (for example
-with GELU or SiLU) raises an error, because the result would be the plain gradient. Li et al. (2020) evaluate the method
-in section 2.1.2.
+treated in the same way. See docs/other_packages.md for how other packages behave. An error is raised for a network
+without ReLUs (for example, a network with GELU or SiLU), because the result would be the plain gradient. Li et al.
+(2020) evaluate the method in section 2.1.2.
 """
 
 from collections.abc import Callable

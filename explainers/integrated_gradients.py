@@ -47,7 +47,7 @@ def integrated_gradients(
     on: On = "logit",
     batch_size: int | None = None,
 ) -> Maps:
-    """Return the gradient averaged along a straight path from a baseline to the image, times their difference.
+    """Return the gradient averaged along a path from a baseline to the image, times the image minus the baseline.
 
     Args:
         classifier: Network to explain.
@@ -57,7 +57,7 @@ def integrated_gradients(
         baseline: Start of the path: "zero" (after normalisation), "black" or "white" (in [0, 1]), or "blur" (the image
             blurred by a Gaussian of 11 x 11 pixels with sigma 5).
         on: Whether the target's weights apply to logits ("logit") or to probabilities ("probability").
-        batch_size: Number of path points per batch. None: 10 for 224 x 224 pixels, 256 on a GPU.
+        batch_size: Number of path points per batch. None: for images of 224 x 224 pixels, 10 on a CPU and 256 on a GPU.
 
     Returns:
         Signed maps of shape (B, H, W).

@@ -5,13 +5,14 @@
 
 An image has S superpixels (quickshift, Vedaldi and Soatto, 2008). z_i in {0, 1}^S contains 1 for the superpixels that
 are visible in picture x_i. Each superpixel is visible with probability 1/2, and all are visible in the first picture.
-Hidden superpixels have their mean colour. d_i is the cosine distance of z_i to the whole image; it is 1 if no
+Hidden superpixels have their mean colour. d_i is the cosine distance between z_i and the whole image; it is 1 if no
 superpixel is visible. The defaults and the kernel are the same as in the authors' package, which writes the kernel as
 the square root of exp(-d^2 / width^2). The only difference is that superpixels are smaller in images below 224 pixels.
 
 The regressions of all samples are solved together in float64. The score is a probability by default. Each sample needs
-`samples` forward passes, or with `reliability` only as many as its map needs (`_draws`). The map of each half of the
-draws is a regression on half of the pictures with half of the penalty, so that the penalty per picture stays the same.
+`samples` forward passes or, with `reliability`, only as many as its map needs (see `_draws`). The map of each half of
+the draws is a regression on half of the pictures with half of the penalty, so that the penalty per picture stays the
+same.
 """
 
 import numpy as np
@@ -77,7 +78,8 @@ def lime(
         on: Whether the target's weights apply to logits ("logit") or to probabilities ("probability").
         reliability: Required reliability of each image's map, between 0 and 1; further pictures are skipped once it is
             reached. None: use all pictures.
-        batch_size: Number of pictures in memory and in one forward pass. None: 10 for 224 x 224 pixels, 256 on a GPU.
+        batch_size: Number of pictures in memory and in one forward pass. None: for images of 224 x 224 pixels, 10 on a
+            CPU and 256 on a GPU.
 
     Returns:
         Signed maps of shape (B, H, W) from all pictures, from the even-numbered pictures and from the odd-numbered

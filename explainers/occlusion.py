@@ -67,7 +67,8 @@ def occlusion(
         baseline: Values in a covered window: "zero" (after normalisation), "black" or "white" (in [0, 1]), or "blur"
             (the image blurred by a Gaussian of 11 x 11 pixels with sigma 5).
         on: Whether the target's weights apply to logits ("logit") or to probabilities ("probability").
-        batch_size: Number of pictures in memory and in one forward pass. None: 10 for 224 x 224 pixels, 256 on a GPU.
+        batch_size: Number of pictures in memory and in one forward pass. None: for images of 224 x 224 pixels, 10 on a
+            CPU and 256 on a GPU.
 
     Returns:
         Signed maps of shape (B, H, W), positive for pixels that lower the score when they are covered.

@@ -2,11 +2,12 @@
 
     map = 1 / (N p) * sum_i score(x * M_i) M_i
 
-M_i is a grid of cells x cells zeros and ones (one with probability p). It is upsampled bilinearly to the size of (cells
-+ 1) cells and cropped to the size of the image at a random shift of less than one cell. Beyond the centres of its outer
-cells, the grid is extended with the values of these cells. The authors' code reflects the grid instead
-(`border=reflect`), which changes 7 % of the pixels for masks of 7 x 7 cells. As in the authors' code, masked pixels of
-the image become zero after normalisation. Li et al. (2020) evaluate the method in section 2.2.2.
+M_i starts as a square grid of zeros and ones with `cells` cells per side; each cell is one with probability p. The grid
+is upsampled bilinearly to the size of (cells + 1) cells and cropped to the size of the image at a random shift of less
+than one cell. Beyond the centres of its outer cells, the grid is extended with the values of these cells. The authors'
+code reflects the grid instead (`border=reflect`); this changes 7 % of the pixels for masks of 7 x 7 cells. As in the
+authors' code, masked pixels of the image become zero after normalisation. Li et al. (2020) evaluate the method in
+section 2.2.2.
 
 The same bank of N masks, which depends on the run's seed, is used for every image. Each pass recreates its masks from
 their cells and shifts on the device, so memory does not grow with N. The score is a probability by default. With
@@ -71,7 +72,8 @@ def rise(
         seed: Seed of the bank of masks. None: the run's seed, or 0 outside a run.
         reliability: Required reliability of each image's map, between 0 and 1; further masks are skipped once it is
             reached. None: use all masks.
-        batch_size: Number of masks in memory and in one forward pass. None: 10 for 224 x 224 pixels, 256 on a GPU.
+        batch_size: Number of masks in memory and in one forward pass. None: for images of 224 x 224 pixels, 10 on a CPU
+            and 256 on a GPU.
 
     Returns:
         Maps of shape (B, H, W) from all masks, from the even-numbered masks and from the odd-numbered masks. They are

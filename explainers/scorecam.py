@@ -72,7 +72,8 @@ def scorecam(
             evidence.
         align_corners: Whether corner pixels are aligned when masks are upsampled.
         on: Whether the target's weights apply to logits ("logit") or to probabilities ("probability").
-        batch_size: Number of pictures in memory and in one forward pass. None: 10 for 224 x 224 pixels, 256 on a GPU.
+        batch_size: Number of pictures in memory and in one forward pass. None: for images of 224 x 224 pixels, 10 on a
+            CPU and 256 on a GPU.
 
     Returns:
         Maps of shape (B, H, W), non-negative for samples whose target has no negative weight.

@@ -66,7 +66,8 @@ def smoothgrad(
         on: Whether the target's weights apply to logits ("logit") or to probabilities ("probability").
         reliability: Required reliability of each image's map, between 0 and 1; further copies are skipped once it is
             reached. None: use all copies.
-        batch_size: Number of noisy images per batch. None: 10 for 224 x 224 pixels, 256 on a GPU.
+        batch_size: Number of noisy images per batch. None: for images of 224 x 224 pixels, 10 on a CPU and 256 on a
+            GPU.
 
     Returns:
         Maps of shape (B, H, W) from all copies, from the even-numbered copies and from the odd-numbered copies. They

@@ -25,11 +25,11 @@ token, the rows of R - I for these tokens are averaged. In this average, all pat
 (In the row of a class token, I is zero at the patches.) Columns of class, distillation and register tokens are left
 out. The grid of patches is upsampled to the size of the image by bilinear interpolation (`align_corners=False`).
 
-The authors' rule for sums runs over the whole batch, so a map depends on the other images of the batch. Here each image
-is computed separately, including the forward pass, and in float32 for any `precision`. The reason is that the divisions
-amplify differences in the last bits between batches of different size: with random weights, a change of 1e-7 in the
-input may change half of the map. The authors' evaluation leaves out block 0, as with `start=1`. Here all blocks are
-included by default, as in rollout.
+The authors' rule for sums runs over the whole batch, so a map depends on the other images of the batch. Here, the map
+of each image is computed separately, including the forward pass, and in float32 for any `precision`. The reason is that
+the divisions amplify differences in the last bits between batches of different sizes: with random weights, a change of
+1e-7 in the input may change half of the map. The authors' evaluation leaves out block 0, as with `start=1`. Here all
+blocks are included by default, as in rollout.
 """
 
 from collections.abc import Callable, Iterator
@@ -75,8 +75,8 @@ def tattr(classifier: Classifier, images: Images, target: Target, *, start: int 
 
     Relevance is always propagated from the logits. Each image needs a forward pass, a backward pass and a propagation
     of relevance (two propagations for weights of both signs). The rule for a linear layer has four matrix products, so
-    the total time is about six forward passes (ten for weights of both signs). The memory is about twice the memory of
-    a training step for one image.
+    the total time is about that of six forward passes (ten for weights of both signs). The memory is about twice the
+    memory of a training step for one image.
 
     Args:
         classifier: Network to explain.
@@ -164,7 +164,7 @@ class Propagating(AttentionRecorder):
         return self.inputs[-1] is not None and self.inputs[-1].requires_grad
 
     def _rule(self, name: str, depends: list[Tensor], args: tuple, kwargs: dict[str, Any]) -> Rule | None:
-        """Return the rule of an operation. One or two of its inputs depend on the patches. None if there is no rule."""
+        """Return the rule of an operation, or None if it has none. One or two of its inputs depend on the patches."""
         leads = len(args) > 0 and args[0] is depends[0]
         if len(depends) == 2 and leads and args[1] is depends[1]:
             if name in ("matmul", "bmm"):
@@ -188,9 +188,9 @@ class Propagating(AttentionRecorder):
 
 
 class Ruled(torch.autograd.Function):
-    """Autograd function.
+    """Autograd function whose backward pass returns gradients or, if the switch is set, relevance.
 
-    Its backward pass returns gradients or, if the switch is set, relevance as defined by the rule.
+    The rule defines the relevance.
     """
 
     @staticmethod

@@ -175,7 +175,8 @@ def _number(value: Any) -> float:
 def shown_mask(segmentations: list[Any], frame: tuple[int, int], picture: Picture) -> np.ndarray:
     """Return the union of segmentations on the upright image, bool (H, W).
 
-    COCO annotates images as stored, so the mask is drawn at the size `frame` and then rotated like the image.
+    COCO annotates images as stored, so the mask is drawn at the size `frame` and then rotated in the same way as the
+    image.
 
     Raises:
         UnreadableError: The size of the image is not `frame`, so a different file was annotated. Outlines are not

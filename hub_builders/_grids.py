@@ -22,7 +22,7 @@ def confident(
 ) -> dict[int, list[int]]:
     """Return {class: positions of the images that are classified correctly with at least this probability}.
 
-    Each group, such as the rows of one photograph, contributes only its first image that meets the condition.
+    Each group (such as all samples from one photograph) contributes only its first image that meets the condition.
     """
     positions: dict[int, list[int]] = defaultdict(list)
     groups = rows["group"] if "group" in rows.column_names else [None] * len(rows)

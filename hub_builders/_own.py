@@ -104,7 +104,7 @@ def pictures_in(
 def unread(log: BuildLog) -> PictureNames:
     """Return the names of the images that have been left out so far.
 
-    A row in a table of labels that names one of these images must not report the image a second time.
+    If a row in a table of labels names one of these images, the image must not be reported a second time.
     """
     return PictureNames(entry["id"] for entry in log.left_out if entry["what"] == "image")
 

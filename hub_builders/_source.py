@@ -358,10 +358,10 @@ def is_picture(path: Path) -> bool:
 
 
 def listed_file(log: BuildLog, image_id: str, folder: Path, name: str) -> Path | None:
-    """Return the path of a file that a list in the source names, or log the reason and return None.
+    """Return the path of a file whose name comes from a list in the source, or None if the name is invalid.
 
-    The extension may be spelled differently (.JPG, .jpeg). Pass the returned path to a job, rather than folder and
-    name, so that the job is recomputed when the file changes.
+    An invalid name is logged. The extension may be spelled differently (.JPG, .jpeg). Pass the returned path to a job,
+    rather than the folder and the name, so that the job is recomputed when the file changes.
     """
     try:
         return as_spelled(inside(folder, name))

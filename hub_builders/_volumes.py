@@ -77,7 +77,7 @@ def header(path: Path) -> Any:
 def series_in(root: Path) -> Iterator[tuple[Path, Any]]:
     """Yield (folder, DICOM header) for each folder below `root` that contains a DICOM series, sorted by path.
 
-    The header is None if no file of the folder can be read.
+    The header is None if no file in the folder can be read.
     """
     for folder, _, files in walked(root):
         dicoms = [name for name in files if name.lower().endswith(".dcm") and not name.startswith(".")]

@@ -139,7 +139,7 @@ def words_of(captions: list[str]) -> set[str]:
 
 
 def unfit(words: set[str], people: list[dict], least: float) -> str | None:
-    """Return why an image is left out, or None if it is kept."""
+    """Return the reason for leaving an image out, or None if it is kept."""
     if len({LABEL_OF[word] for word in words}) > 1:
         return "the captions mention a man and a woman"
     if words & {"men", "women"} or len(people) > 1 or any(person.get("iscrowd") for person in people):

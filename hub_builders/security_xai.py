@@ -4,7 +4,7 @@ Source: the folder of SIXray (Miao et al. 2019, github.com/MeioJane/SIXray; acad
 downloaded and unpacked: `JPEGImage/*.jpg`, `Annotation/*.xml` (or `Annotations/`) and the lists
 `ImageSet/{10,100,1000}/{train,test}.csv` (1 present, -1 absent). Lists directly in `ImageSet/` are also read. If there
 are no lists, an image counts as containing a prohibited item if its XML has an `<object>`, and as clean if its XML has
-no `<object>` or its name begins with N.
+no `<object>` or the name of the image begins with N.
 """
 
 from collections.abc import Iterable, Iterator
@@ -211,7 +211,7 @@ def sample_of(
 def objects_of(
     log: BuildLog, name: str, path: Path | None, first: int, picture: Picture
 ) -> tuple[list[dict], str | None]:
-    """Return the objects in an XML file, and the problem with the file or None."""
+    """Return the objects in an XML file, and an error message if the file is missing or invalid (otherwise None)."""
     if path is None or not path.is_file():
         return [], "no XML"
     try:

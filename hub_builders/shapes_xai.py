@@ -125,7 +125,7 @@ def place(shape: np.ndarray, size: int, dice: Dice) -> tuple[int, int]:
 
 
 def covering(shape: np.ndarray, size: int, tops: np.ndarray, lefts: np.ndarray) -> np.ndarray:
-    """Return, for each top and left, whether the object covers the central pixel (size // 2, size // 2)."""
+    """Return whether the object covers the central pixel (size // 2, size // 2) at each position (top, left)."""
     height, width = shape.shape
     down, right = size // 2 - tops[:, None], size // 2 - lefts
     inside = (down >= 0) & (down < height) & (right >= 0) & (right < width)
@@ -133,7 +133,7 @@ def covering(shape: np.ndarray, size: int, tops: np.ndarray, lefts: np.ndarray) 
 
 
 def visible(shape: np.ndarray, size: int, tops: np.ndarray, lefts: np.ndarray) -> np.ndarray:
-    """Return, for each top and left, how many of the object's pixels are inside the image."""
+    """Return how many of the object's pixels are inside the image at each position (top, left)."""
     height, width = shape.shape
     sums = np.pad(shape.astype(np.int64).cumsum(0).cumsum(1), ((1, 0), (1, 0)))
     above, below = (-tops).clip(0, height)[:, None], (size - tops).clip(0, height)[:, None]

@@ -1,4 +1,4 @@
-"""BibTeX entries of the papers in which the metrics were published. Each is named by first author and year."""
+"""BibTeX entries of the papers in which the metrics were published. Each is named after its first author and year."""
 
 ACHANTA_2009 = """@inproceedings{achanta2009frequency,
   title={Frequency-tuned salient region detection},

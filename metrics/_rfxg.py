@@ -1,7 +1,7 @@
 """Shared code of the four scores of Elisha et al. (2025; RFxG: reference frame and granularity).
 
-Each score defines a different target from the classifier's top class A, and requests the explainer's map for this
-target. The map's top pixels are removed from the image: first 10 % of all pixels, then 20 %, and so on up to 90 %. The
+Each score derives its own target from the classifier's top class A, and requests the explainer's map for this target.
+The map's top pixels are removed from the image: first 10 % of all pixels, then 20 %, and so on up to 90 %. The
 classifier then predicts the probabilities of all classes. A function of these probabilities is computed at each
 fraction, and the score is the area under this curve.
 """

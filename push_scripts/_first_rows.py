@@ -61,7 +61,7 @@ class DatasetModel:
         return f"hub:{namespace}/{self.name}" if self.has_images else str(self.dataset)
 
     def run_folder(self, root: Path) -> Path:
-        """Return the folder for the pair's run below `root`.
+        """Return the folder below `root` for the run of this dataset and classifier.
 
         The folder's name depends on the samples and the weights.
         """

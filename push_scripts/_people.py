@@ -178,7 +178,7 @@ def introduction(args: Namespace) -> "Introduction":
 
 
 def completion(args: Namespace) -> dict[str, str] | None:
-    """Return the link and the code that people get when they finish, or None."""
+    """Return the link and the code that people get when they finish, or None if neither is set."""
     given = {"url": args.completion_url, "code": args.completion_code}
     return {name: text for name, text in given.items() if text} or None
 

@@ -91,7 +91,7 @@ def _study_options(group: _ArgumentGroup) -> None:
 
 
 def main(args: Namespace) -> int:
-    """Serve the page of an annotation study, or execute another action on its store."""
+    """Serve the page of an annotation study, or perform another action on its store."""
     if args.erase:
         args.out = args.erase
         _people.erase(args)

@@ -46,7 +46,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def main(args: Namespace) -> None:
-    """Serve the page of a rating study, or execute another action on its store."""
+    """Serve the page of a rating study, or perform another action on its store."""
     _people.run(args, "assess", serve)
 
 

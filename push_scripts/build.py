@@ -234,7 +234,7 @@ def remarks(listed: list[dict], most: int = 5) -> list[str]:
 
 
 def next_command(build_report: dict, out: Path) -> str:
-    """Return the next command to try: it trains a model on the dataset, or explains a model on it."""
+    """Return the next command to try. It trains a model on the dataset or runs explainers on the dataset."""
     dataset, model = shlex.quote(str(out)), "microsoft/resnet-18"
     if {"train", "validation", "test"} <= set(build_report["splits"]):
         to = shlex.quote(f"models/resnet-18-{out.name}")

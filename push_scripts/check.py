@@ -6,9 +6,10 @@ example:
       'rise:masks=100:saliency_miou>=0.2' 'gradcam:saliency_miou>random'
 
 For each requirement, the command prints a line with the interval that decides whether it is met. The exit code is 1 if
-an interval is entirely on the wrong side of its bound, or if the paired test shows that an explainer is worse than in
-the --against run on the same samples. The exit code is 2 for any error, and 0 otherwise. If a requirement names an
-explainer instead of a number, the difference between the two explainers on the same samples is tested.
+an interval is entirely on the wrong side of its bound, or if the paired test shows that an explainer is worse than it
+was on the same samples in the run given with --against. The exit code is 2 for any error, and 0 otherwise. If a
+requirement names an explainer instead of a number, the difference between the two explainers on the same samples is
+tested.
 
 All requirements of one command are tested together (Holm). If all of them are true, the probability that any fails is
 about 2.5 %, or 5 % with --against, regardless of their number. A requirement whose interval contains the bound is

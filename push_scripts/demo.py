@@ -77,7 +77,7 @@ def main(args: Namespace) -> None:
 
 
 def draw_shapes(dataset: Path, model: Path, args: Namespace, say: Callable[[str], None]) -> None:
-    """Unless both already exist, draw shapes-xai and train a small ResNet on it."""
+    """Draw shapes-xai and train a small ResNet on it. Each step is skipped if its result already exists."""
     from saliency_bench.compute.training import train
     from saliency_bench.data.building import build
     from saliency_bench.utils.files import read_json
@@ -93,7 +93,7 @@ def draw_shapes(dataset: Path, model: Path, args: Namespace, say: Callable[[str]
 
 
 def get_photographs(dataset: Path, model: Path, args: Namespace, say: Callable[[str], None]) -> None:
-    """Unless both already exist, write the photographs and the network from installed packages."""
+    """Write the photographs and the network from installed packages. Folders that already exist are kept."""
     from saliency_bench.compute.classifiers.efficientnet_lite import write_efficientnet_lite
     from saliency_bench.data.building import build
 

@@ -1,4 +1,4 @@
-"""Draw the maps of selected samples of a run as a metric uses them.
+"""Show how a metric uses the maps of selected samples of a run.
 
 example:
   saliency-bench draw runs/first runs/second --what maps --out maps.png

@@ -8,8 +8,8 @@ example:
 The steps are:
 
 1. Check the account and all names before anything is sent.
-2. Publish datasets, models, metrics, the board (with a list of the datasets and models for its page "Overall"), and
-   the apps.
+2. Publish datasets, models, metrics, the board (with a list of the datasets and models for its "Overall" page), and the
+   apps.
 3. Run baselines and a few explainers on each dataset with its classifier. Submit, review, merge and recompute scores.
 4. Add the scores to the model cards.
 5. Load everything in a process that does not have your token.
@@ -140,7 +140,7 @@ class Launch:
         return _all.metrics(self.namespace, self.takes)
 
     def boards(self) -> Iterable:
-        """Return the publication for the board, with the hashes of the datasets that its page "Overall" averages."""
+        """Return the publication for the board, with the hashes of the datasets averaged on its "Overall" page."""
         from saliency_bench.board.submit import board_publication
         from saliency_bench.board.view.core import FILE, core_as_yaml
 

@@ -48,7 +48,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def main(args: Namespace) -> None:
-    """Serve the page of a study, or execute another action on its store."""
+    """Serve the page of a study, or perform another action on its store."""
     _people.run(args, "peekaboom", serve)
 
 

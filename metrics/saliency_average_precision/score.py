@@ -22,8 +22,8 @@ def saliency_average_precision(maps: Any, masks: Any) -> np.ndarray:
 
         AP = sum_n (R_n - R_(n-1)) P_n    over the distinct values v_1 > v_2 > ... of the map
 
-    P_n and R_n are the precision and recall of the pixels {map >= v_n}. Pixels of equal value are added together, as in
-    scikit-learn's average_precision_score. There is no threshold to choose.
+    P_n and R_n are the precision and recall of the pixels {map >= v_n}. Pixels of equal value are added to the curve
+    together, as in scikit-learn's average_precision_score. There is no threshold to choose.
 
     Args:
         maps: Finite maps of shape (B, H, W).

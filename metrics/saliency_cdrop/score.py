@@ -21,7 +21,7 @@ SMOOTHED = 3  # number of points averaged at the end of the path
 
 
 def limits(options: dict[str, object], target: TargetRange) -> tuple[float, float]:
-    """Return the range of scores: the range of the difference of two contrastive scores."""
+    """Return the range of scores: the range of the difference between two contrastive scores."""
     low, high = score_range(options, target)
     return low - high, high - low
 
@@ -59,7 +59,7 @@ def saliency_cdrop(
     than A that is most probable for the whole image; with rival="group", only classes in A's group are considered.
 
     Caveat: only salient pixels are deleted, so the score depends on the number of pixels above the threshold as much as
-    on their positions. The number does not matter below tau.
+    on their positions. The discount is the same for all numbers below tau.
 
     Args:
         curves: `perturbation.Curves` of the images, the target and the maps.

@@ -65,10 +65,9 @@ def saliency_confidence(
         score = p_c(S of H pasted into L) - p_c(L),    with of="entropy": -sum_k p_k ln p_k instead of p_c
 
     The pictures are the same as in saliency_correctness. For each class, the salient regions S of the k images with the
-    highest probability (set H) are pasted into the k images with the lowest probability (set L). The score has three
-    parts: "normal" is the score; "inverse" is the change when the pixels outside S are pasted instead; "size" is the
-    fraction of pixels in S. A map that marks every pixel gets the best possible score, so read the three parts
-    together.
+    highest probability (set H) are pasted into the k images with the lowest probability (set L). There are three parts:
+    "normal" is the score; "inverse" is the change when the pixels outside S are pasted instead; "size" is the fraction
+    of pixels in S. A map that marks every pixel gets the best possible score, so read the three parts together.
 
     Args:
         images: Images of L, of shape (B, 3, H, W) with values in [0, 1].

@@ -9,7 +9,7 @@ advance in x, advance in y, advance in both. This choice determines the search w
 the distance. All sums are therefore computed and compared in the library's order, so results for series of numbers are
 bit-identical.
 
-The code is compiled at the first call in each process, which takes about two seconds. It is not cached on disk, because
+Compilation at the first call in each process takes about two seconds. The compiled code is not cached on disk, because
 numba would write the cache next to the installed package, which may be read-only.
 """
 

@@ -64,7 +64,7 @@ def saliency_correctness(
     by: By = "value",
     top: Literal[1, 5] = 1,
 ) -> np.ndarray:
-    """Return accuracies on images into which the salient region, or the rest, of a same-class image is pasted.
+    """Return accuracies on images into which part of a same-class image is pasted: its salient region or the rest.
 
         score = 2 / (1 / (1 - acc_inverse) + 1 / acc_normal)
 
@@ -104,7 +104,7 @@ def saliency_correctness(
 
     Example:
         Take one pairing of 4 x 4 images. The map of H is 8 in the upper left quarter, 3 in the lower right quarter and
-        0 elsewhere. The classifier recognises the class if the upper left quarter is white, which is true for H but not
+        0 elsewhere. The classifier recognises the class if the upper left quarter is white. This is true for H but not
         for L:
 
             8 8 0 0     S (values above the midpoint of the range) is the upper left quarter.

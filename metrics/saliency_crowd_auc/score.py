@@ -24,16 +24,16 @@ def check(*, exposures: Sequence[float]) -> None:
     also_called=("peekaboom", "crowd auc"),
 )
 def saliency_crowd_auc(first_right: np.ndarray, *, exposures: Sequence[float] = SHOWN) -> np.ndarray:
-    """Return the area under a(r), which is 1 if a person names a picture's class given its top fraction r, else 0.
+    """Return the area under a(r): 1 if a person who sees the top fraction r of a picture names its class, else 0.
 
         score = integral of a(r) dr over [0, R] / R, by the trapezoid rule at r = 0 and at the exposures up to R
 
     The paper describes this score as "Crowd" in section 3 and table 2.
 
     A person is shown the top 5 % of the pixels of a picture, then more pixels, until the person chooses the correct
-    class from several classes. a(r) of this judgement is 1 from that exposure on and 0 before; it is 0 at r = 0. The
-    mean over judgements is the area under the accuracy curve, where the accuracy at r is the fraction of judgements
-    that are correct at or before r.
+    class from several classes. For such a judgement, a(r) is 1 from the exposure of the correct answer on and 0 before;
+    a(0) is 0. The mean over judgements is the area under the accuracy curve, where the accuracy at r is the fraction of
+    judgements that are correct at or before r.
 
     Args:
         first_right: Exposure of the first correct answer in each judgement (one person, one picture, one map), float

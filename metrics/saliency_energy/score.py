@@ -42,7 +42,7 @@ def saliency_energy(maps: Any, masks: Any) -> np.ndarray:
 
     Returns:
         Scores in [0, 1], float64 (B,); higher is better. The score is 0 if the positive values sum to less than 1e-7; a
-        run reports the number of such maps. It is NaN for an empty mask.
+        run reports the number of such maps. The score is NaN for an empty mask.
 
     Raises:
         ValueError: Maps and masks differ in shape, maps are not finite, or masks are not binary.

@@ -43,8 +43,8 @@ def saliency_iosr(maps: Any, masks: Any, *, threshold: float = 0.5) -> np.ndarra
 
     Returns:
         Scores in [0, 1], float64 (B,); higher is better. The score is 0 if the maximum is not positive, because no
-        pixel is then salient; a run reports the number of such maps. It is NaN for an empty mask. A constant positive
-        map is salient everywhere, so its score is the fraction of the image that the mask covers.
+        pixel is then salient; a run reports the number of such maps. The score is NaN for an empty mask. A constant
+        positive map is salient everywhere, so its score is the fraction of the image that the mask covers.
 
     Raises:
         ValueError: Maps and masks differ in shape, maps are not finite, or masks are not binary.

@@ -46,7 +46,7 @@ def saliency_mcr(
     are first brought to a common scale: negative values become 0, values are clipped at the 99th percentile, and the
     result is min-max scaled to [0, 1]. Unlike saliency_mcs, this score does not reward maps whose values are large
     everywhere. The ratio is equation 18 of Li et al. (2020). The printed equation has f_o in both terms, and means
-    instead of sums; this implementation follows their text.
+    instead of sums; this implementation follows the text of the paper.
 
     Args:
         images: Images of shape (B, 3, H, W) with values in [0, 1].
@@ -57,9 +57,9 @@ def saliency_mcr(
         other: The classifier of scenes, with its target, logits and labels.
         explain: Function that computes both maps.
         filter: Images that are scored. "both": images that both models classify correctly. "each" (equation 12 of Li et
-            al., 2020): images that f_o classifies correctly for the share of f_o, and images that f_s classifies
-            correctly for the share of f_s. With "each", only the difference of the two means is defined. It has an
-            interval, but explainers are not ranked.
+            al., 2020): the share of f_o uses the images that f_o classifies correctly, and the share of f_s uses the
+            images that f_s classifies correctly. With "each", only the difference of the two means is defined. It has
+            an interval, but explainers are not ranked.
 
     Returns:
         Shares of both models in [0, 1], float64 (B, 2); a share is 0 if the map has no positive value. The score is

@@ -56,9 +56,9 @@ def saliency_mcs(
         other: The classifier of scenes, with its target, logits and labels.
         explain: Function that computes both maps.
         filter: Images that are scored. "both": images that both models classify correctly. "each" (equation 12 as
-            printed): images that f_o classifies correctly for the mean of f_o, and images that f_s classifies correctly
-            for the mean of f_s. With "each", only the difference of the two means is defined. It has an interval, but
-            explainers are not ranked.
+            printed): the mean of f_o uses the images that f_o classifies correctly, and the mean of f_s uses the images
+            that f_s classifies correctly. With "each", only the difference of the two means is defined. It has an
+            interval, but explainers are not ranked.
 
     Returns:
         Means of both models in [0, 1], float64 (B, 2). The score is their difference, in [-1, 1]; higher is better.

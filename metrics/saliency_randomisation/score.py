@@ -100,10 +100,10 @@ def saliency_randomisation(
         form: Similarity of two maps. "ssim": structural similarity of the absolute maps, min-max scaled to [0, 1]. It
             uses windows of 7 x 7 pixels, or smaller windows for a smaller image; variances within a window have ddof 1,
             as in scikit-image. "spearman": rank correlation of the absolute maps; equal values share the mean of their
-            ranks. A run reports the number of maps in which more than a tenth of the values are tied, which is true of
-            most upsampled maps. "complexity" (eMPRT, Hedstroem et al., 2024): relative increase in the entropy H of
-            the map's histogram under full randomisation, (H(E(x; f_1)) - H(E(x; f))) / H(E(x; f)), with 100 bins from
-            the map's minimum to its maximum; higher is better.
+            ranks. A run reports the number of maps in which more than a tenth of the values are tied; most upsampled
+            maps have such ties. "complexity" (eMPRT, Hedstroem et al., 2024): relative increase in the entropy H of the
+            map's histogram under full randomisation, (H(E(x; f_1)) - H(E(x; f))) / H(E(x; f)), with 100 bins from the
+            map's minimum to its maximum; higher is better.
         smooth: Number of noisy copies of the image over which each map is averaged, with Gaussian noise whose
             standard deviation is 0.1 times the range of the normalised image (sMPRT; Hedstroem et al., 2024, use 50
             copies). 0: no noise. Signed maps are averaged before the absolute value is computed, as in Quantus. The

@@ -41,12 +41,12 @@ def saliency_road(
 
     a(r) is 1 if the classifier predicts the sample's label, whatever class the map explains, and 0 otherwise. Removed
     pixels are not blackened, because a black shape could reveal the class. Each removed pixel becomes the weighted mean
-    of its neighbours: 1/6 for direct and 1/12 for diagonal neighbours. Removed neighbours are included, which requires
-    solving one linear system per picture. Normal noise with a standard deviation of 0.01, for values in [0, 1], is
-    added; it is the same for every r, order and map of an image. If all pixels are removed, the picture is black.
+    of its neighbours: 1/6 for direct and 1/12 for diagonal neighbours. Removed neighbours are included, so one linear
+    system must be solved per picture. Normal noise with a standard deviation of 0.01, for values in [0, 1], is added;
+    it is the same for every r, order and map of an image. If all pixels are removed, the picture is black.
 
     With `order=morf` the score equals saliency_roae with `reference=linear`, and with `order=lerf` it equals
-    saliency_kae with `reference=linear`. Rong et al. remove 10 to 90 % in steps of 10.
+    saliency_kae with `reference=linear`. Rong et al. remove 10 to 90 % of the pixels in steps of 10 %.
 
     Args:
         curves: `perturbation.Curves` of the images, the target and the maps.

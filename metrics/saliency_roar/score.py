@@ -42,11 +42,11 @@ def saliency_roar(
     initial: Initial = "new",
     exposures: list | tuple | None = None,
 ) -> np.ndarray:
-    """Return whether networks trained on pictures without a map's top fraction r classify each image correctly.
+    """Return whether each image is classified correctly by networks trained on pictures without a map's top fraction r.
 
         score = integral of a(r) dr over [0, 1] by the trapezoid rule at r = 0, 5, 10, 15, 20, 30, 50, 75, 100 %
 
-    The explainer explains the class that the run's classifier predicts for every training, validation and test image
+    For every training, validation and test image, the explainer explains the class that the run's classifier predicts
     (maps for the label would leak the label). The top fraction r of the pixels is replaced by the mean colour of the
     training images. For each r, networks with the classifier's architecture are trained from new weights with the same
     procedure: Adam, keeping the weights of the epoch that is best on the changed validation images. a(r) is the

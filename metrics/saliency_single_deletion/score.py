@@ -51,7 +51,7 @@ def saliency_single_deletion(curves: Curves, *, grid: int = 4, reference: Refere
     largest logit.
 
     The authors first fine-tune their classifiers on images with missing patches, so that pictures with a deleted patch
-    are in the training domain. Scores of a classifier without this fine-tuning are not comparable.
+    are in the training domain. Scores of a classifier without this fine-tuning cannot be compared with theirs.
 
     Args:
         curves: `perturbation.Curves` of the images, the target and the maps.
