@@ -108,7 +108,7 @@ def predict(
 
 
 def answers(classifier: Classifier, question: RunQuestion, read: ReadBatch, names: Sequence[str]) -> list[dict]:
-    """Predict each row of a batch, and return the columns in `names` of the prediction."""
+    """Predict each row of a batch, and return those columns of the predictions that are listed in `names`."""
     samples = read.samples
     columns: dict[int, dict] = {position: {"left_out": reason} for position, reason in read.faults.items()}
     if samples is not None:

@@ -330,7 +330,7 @@ class Selection:
         masked: Whether the sample must have a usable mask.
         values: {column of the predictions: allowed values as strings}.
         names: Names of the labels.
-        without: Labels without a class of the model. A run that explains labels has no target for these labels.
+        without: Labels for which the model has no class. A run that explains labels has no target for these labels.
     """
 
     correct: bool

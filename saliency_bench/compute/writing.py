@@ -61,7 +61,8 @@ class Writer:
         """Add the results of an explainer and its metrics for a batch.
 
         Pictures are added before scores, so that every stored score has its picture. Results that may have to be
-        recomputed are written to files that contain a single explainer, so these files can be deleted as a whole.
+        recomputed are written to files that contain the results of a single explainer, so these files can be deleted as
+        a whole.
         """
         group, positions = result.explainer_id, result.positions
         if result.thumbnails is not None:

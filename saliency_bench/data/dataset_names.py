@@ -58,7 +58,7 @@ def alternative_to(repo: str) -> str:
 
 
 def same_split(split: str, known: Iterable[str]) -> str | None:
-    """Return the known split that is a synonym of `split` (such as val for validation). A slice is kept.
+    """Return the known split that is a synonym of `split`, such as "val" for "validation". A slice is kept.
 
     Return None unless there is exactly one synonym.
     """

@@ -1,4 +1,4 @@
-"""Hide the masks of one split of a dataset: separate the published data from the hidden data, and join both again.
+"""Hide the masks of one split of a dataset: separate the published data from the hidden data, and join them again.
 
 In the published split, only the columns `SHOWN` have values. All other columns are null, because boxes, sources and
 numbers of regions reveal masks. Files, counts and the card are created anew from the published rows. The hidden data

@@ -73,7 +73,7 @@ def accuracy_entry(repo: str, log: dict, accuracy: Interval) -> EvalResultEntry:
 
 
 def score_entries(run: Run, dataset: dict, published: dict, namespace: str) -> tuple[list[EvalResultEntry], str]:
-    """Return (scores of a run on a dataset from the Hub, reason why the scores cannot be listed or "").
+    """Return (scores of a run on a dataset from the Hub, "" or the reason why the scores cannot be listed).
 
     Args:
         run: Run of the model.

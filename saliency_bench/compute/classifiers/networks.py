@@ -153,7 +153,7 @@ def _takes_grey(model: nn.Module, size: tuple[int, int]) -> bool:
 
 
 def channels_of(model: nn.Module, name: str, geometry: Geometry, mean: Sequence[float], std: Sequence[float]) -> int:
-    """Return a network's number of input channels: 1 for grey images, after printing a message, else 3.
+    """Return a network's number of input channels: 3, or 1 for grey images. A message is printed if it is 1.
 
     Args:
         model: The network.

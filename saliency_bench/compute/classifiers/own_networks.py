@@ -49,7 +49,7 @@ def is_own(text: str) -> bool:
 
 
 def refuse_own(name: str, fix: str = "pass the network itself with --model or model=") -> None:
-    """Raise UserError if a name from an untrusted file refers to a user's own network; `fix` ends the message."""
+    """Raise UserError if a name from an untrusted file refers to a user's own network; the message ends with `fix`."""
     if is_own(name):
         raise UserError(
             f"the model {one_line(name, 100)} exists only on its author's machine and is never loaded by name; {fix}"

@@ -123,7 +123,7 @@ def captum(attribution: Any, **options: Any) -> Explainer:
 
     Args:
         attribution: For example `captum.attr.Saliency(model)` or `captum.attr.LayerGradCam(model, model.layer4)`.
-        **options: Options of its method `attribute`, such as `n_steps=20`.
+        **options: Options of the object's method `attribute`, such as `n_steps=20`.
 
     Raises:
         UserError: The object has no method `attribute`, or the method does not accept these options.

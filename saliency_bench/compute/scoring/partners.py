@@ -87,7 +87,7 @@ class PartnerSamples:
 
 @dataclass
 class Partners:
-    """The partners (other images that a metric needs for each sample) of a batch. Shared partners are included once.
+    """The partners of a batch: other images that a metric needs for the samples. Shared partners are included once.
 
     Attributes:
         ids: Ids of the partners' images.
@@ -141,7 +141,7 @@ class Partners:
         return halved
 
     def is_flat(self, sample: int) -> bool:
-        """Return whether the map of one of a sample's partners is constant."""
+        """Return whether a partner of this sample has a constant map."""
         return not self.explain.flat.isdisjoint(self.places[sample])
 
 
