@@ -222,7 +222,7 @@ def _for_plans(predictions: StoredPredictions, data: SplitTable, model: RunModel
 
 
 def probabilities_of(classifier: Classifier, logits: torch.Tensor) -> np.ndarray:
-    """Convert logits (n, K) to probabilities (n, K). They are NaN for a sample whose logits do not define any."""
+    """Convert logits (n, K) to probabilities (n, K). They are NaN if a sample's logits define no probabilities."""
     p = probabilities(logits.double(), classifier.activation).numpy()
     p[no_probabilities(logits, classifier.activation)] = np.nan
     return p

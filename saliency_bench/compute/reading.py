@@ -362,7 +362,7 @@ def selection_of(only: tuple[str, ...] | None, rows: datasets.Dataset, names: li
     """Parse the conditions of a run's `--only`. Return None if there are none.
 
     Raises:
-        UserError: The dataset lacks a column, or no row has a value that a condition names.
+        UserError: The dataset lacks a column, or no row has a value that a condition requires.
     """
     if only is None:
         return None

@@ -79,8 +79,8 @@ def train(
         `out`.
 
     Raises:
-        UserError: The dataset or model is unknown, weights or the loss are not finite, a setting is invalid, `out` is
-            not empty, or training was started in several processes.
+        UserError: The dataset or model is unknown, the loss or the weights are not finite, a setting is invalid, `out`
+            is not empty, or training was started in several processes.
     """
     out = Path(out).resolve()
     state_file = out.with_name(out.name + ".training.pt")

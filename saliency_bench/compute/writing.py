@@ -3,8 +3,8 @@
 Only this module writes `scores/`, `maps/`, `predictions/`, `other_predictions/` and `thumbnails/` in the folder of a
 run. `merging.py` merges the parts into tables. `plan.py` checks which parts exist and deletes damaged parts. Each
 process writes its own parts. A part is written once and contains the results of about half a minute of work. If the
-process is killed, at most the work of this half minute is lost, or the current batch if it takes longer. Complete
-results are never written again.
+process is killed, at most half a minute of work is lost, or the current batch if it takes longer. Complete results are
+never written again.
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -79,7 +79,7 @@ class Writer:
     def write(self) -> None:
         """Wait for the previous write to finish, then start writing the collected results.
 
-        At most two sets of results are thus in memory.
+        Therefore, at most two sets of results are in memory.
         """
         self.wait()
         waiting = self._waiting

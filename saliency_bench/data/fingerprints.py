@@ -219,7 +219,7 @@ def _text(value: object) -> bytes | None:
 
 
 def stored_bytes(stored: dict | None) -> bytes | None:
-    """Return the encoded image in an undecoded cell. It is in the cell itself or in a file that the cell names."""
+    """Return the encoded image in an undecoded cell. It is in the cell itself or in a file that the cell refers to."""
     if stored is None:
         return None
     return Path(stored["path"]).read_bytes() if stored["bytes"] is None else stored["bytes"]

@@ -57,7 +57,7 @@ def accuracy_entry(repo: str, log: dict, accuracy: Interval) -> EvalResultEntry:
 
     Args:
         repo: Repository of the model.
-        log: Content of training_log.json. The dataset that it names must be on the Hub.
+        log: Content of training_log.json. Its dataset must be on the Hub.
         accuracy: Accuracy on the test split.
     """
     side = log["settings"]["size"]

@@ -3,7 +3,7 @@
     ContentHasher().hash({"scale": 2.0, "text": torch.ones(3, 8)})      # 32 hexadecimal digits
 
 Numbers, text and containers are hashed by value and order, and tensors and arrays by their bytes. Your own functions
-and classes are hashed by their code and the globals that the code names, and objects by their class and attributes.
+and classes are hashed by their code and the globals that the code refers to, and objects by their class and attributes.
 Functions and classes of libraries and of this package are hashed by name. Devices are ignored.
 
 Values that a forward pass changes are left out individually. A `Place` refers to such a value (an attribute, a global,

@@ -183,7 +183,7 @@ def structure_of(model: nn.Module, hasher: ContentHasher) -> dict[str, str]:
 
     The structure of each module consists of its class, the names of its children and parameters, its hooks, and its
     public and private attributes. All values are hashed by content (`ContentHasher`): settings, tensors, arrays,
-    objects, and functions with the globals that they name. Attributes that do not affect results (`NO_SETTINGS`,
+    objects, and functions with the globals that they refer to. Attributes that do not affect results (`NO_SETTINGS`,
     `ORIGIN`) and buffers that a library derives from its settings are left out.
 
     Args:

@@ -82,7 +82,7 @@ def _check_architecture(name: str, given: Mapping[str, object]) -> None:
 
 
 def opened(text: str) -> tuple[Any, dict[str, Any]]:
-    """Return the module, classifier or pipeline that a model string names, and arguments for `load_classifier`.
+    """Return the module, classifier or pipeline that a model string refers to, and arguments for `load_classifier`.
 
     Raises:
         UserError: The network cannot be built, or the weights do not match.

@@ -118,11 +118,11 @@ def noisy_copies(
 def over_layers(explainer: Inner, layers: Sequence[str]) -> Explainer:
     """Return an explainer that averages the maps of several `layers` (names of modules).
 
-    `explainer` must have an option `layer`. Each map is first divided by its largest magnitude. Otherwise the layer
-    with the largest values would dominate.
+    `explainer` must have a `layer` option. Each map is first divided by its largest magnitude. Otherwise the layer with
+    the largest values would dominate.
 
     Raises:
-        UserError: The explainer has no option `layer`, or there are no layers.
+        UserError: The explainer has no `layer` option, or there are no layers.
     """
     inner, layers = as_explainer(explainer), tuple([layers] if isinstance(layers, str) else layers)
     if "layer" not in dict(inner.options):

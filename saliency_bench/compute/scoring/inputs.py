@@ -112,7 +112,7 @@ class MetricInputs:
         masks: Masks, Bool (B, H, W).
         unusable: For each sample, None or the reason why it has no usable mask.
         groups: Groups of classes.
-        labels: Correct classes of each image, Bool (B, K), all False for an image without a label.
+        labels: Correct classes of each image, Bool (B, K). All are False for an image without a label.
         columns: {name: additional column of the dataset}.
         other: Second classifier.
         partners: Source of the samples' partners, for metrics with a plan.
