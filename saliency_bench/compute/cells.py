@@ -54,7 +54,7 @@ class Cell:
 
     @cached_property
     def key(self) -> CellKey:
-        """Return the description of the cell, as written to files.
+        """Return the description of the cell that is written to files.
 
         Raises:
             UserError: A name cannot be stored in a results file, for example because it contains a line break.

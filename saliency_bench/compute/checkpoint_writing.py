@@ -40,7 +40,7 @@ def start_of(model: Any) -> Any:
 def base_of(model: object) -> Classifier:
     """Load the checkpoint that a model was trained from. It is loaded on the CPU.
 
-    The training log in the folder of the model names the checkpoint.
+    The training log in the model's folder contains the name of the checkpoint.
 
     Raises:
         UserError: `model` is not the folder of a trained model, or it was trained from random weights.

@@ -84,7 +84,7 @@ def locked(out: Path, name: str) -> Iterator[None]:
 
     Args:
         out: The folder.
-        name: The folder as the user wrote it, for messages.
+        name: Name of the folder as written by the user, for messages.
 
     Raises:
         UserError: Another run is writing to the folder, or the folder is not writable.

@@ -46,7 +46,7 @@ def choose(folder: Path, cells: Sequence[CellResult]) -> list[tuple[str, str]]:
 
     For "best" and "worst", samples are ranked by the first metric's mean score over explainers; for "most disputed", by
     how much the explainers' scores differ. Baselines are ignored. If no metric scores individual samples, the first
-    scored samples are returned.
+    samples with a value for a part of the first metric's score are returned.
     """
     scoring = of_samples(cells)
     if not scoring:

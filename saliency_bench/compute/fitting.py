@@ -1,4 +1,4 @@
-"""Train a classifier with Adam, and keep the epoch with the best validation accuracy (Zhang et al., 2023).
+"""Train a classifier with Adam, and keep the weights of the best epoch in validation (Zhang et al., 2023).
 
 If images have several classes, each logit is trained separately, and mean average precision replaces accuracy.
 
@@ -165,7 +165,7 @@ class Training:
         return self.log[-1]
 
     def write(self, state_file: Path, settings: dict[str, Any]) -> None:
-        """Write the state atomically. A later call of `resume` must pass equal `settings`."""
+        """Write the state atomically. A later call of `resume` must pass the same `settings`."""
         state = {"settings": json.dumps(settings), "model": self.classifier.model.state_dict(), "best": self.best,
                  "log": self.log, "optimizer": self.optimizer.state_dict()}  # fmt: skip
 

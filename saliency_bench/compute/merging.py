@@ -40,7 +40,7 @@ class Parts:
 
     Attributes:
         scores: Part files of the scores.
-        predictions: Predictions of the classifier and, if there is one, of the other model.
+        predictions: Predictions of the classifier, and of the other model if there is one.
         cells: Cells that cover all samples.
         shown: Whether each sample has records, Bool (samples of all batches,). Samples that could not be read also have
             records, which contain a reason instead of a score.

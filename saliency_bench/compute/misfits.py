@@ -1,4 +1,4 @@
-"""Leave out explainers that do not work with the network before a run starts, and print the reason for each."""
+"""Before a run starts, leave out the explainers that do not work with the network, and print the reason for each."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -52,7 +52,8 @@ def check_contrast(rule: TargetRule, explainers: Iterable[Explainer]) -> None:
 def misfits_of(explainers: Sequence[Explainer], store: RunStore, data: SplitTable, model: RunModel) -> dict[str, str]:
     """Return {name of an explainer that does not work with the network: reason}, and print a warning about each.
 
-    Explainers that already have cells in the folder are not tested again. Call from the main process only.
+    Explainers that already have cells in the folder are not tested again. Call this function only from the main
+    process.
 
     Raises:
         UserError: Only baselines work with the network, or the run is strict and an explainer does not work with it.

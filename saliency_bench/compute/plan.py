@@ -30,7 +30,7 @@ Stored = dict[str, list[int]]  # {id of a cell or of kept maps: positions of a b
 def plan(
     store: RunStore, data: SplitTable, model: RunModel, cells: Sequence[Cell], keys: dict[str, CellKey]
 ) -> list[tuple[range, Stored]]:
-    """Return [(batch, {output id: positions already on disk})] for every incomplete batch.
+    """Return [(batch, {output id: positions with results on disk})] for every incomplete batch.
 
     Call this function from the main process only, while it holds the lock. Damaged files are deleted first. Files that
     record an error raised by an explainer or metric of this call are also deleted, because the error may have been

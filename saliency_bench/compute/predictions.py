@@ -108,7 +108,7 @@ def predict(
 
 
 def answers(classifier: Classifier, question: RunQuestion, read: ReadBatch, names: Sequence[str]) -> list[dict]:
-    """Predict each row of a batch, and return the columns in `names` of the prediction."""
+    """Predict each row of a batch, and return those columns of the predictions that are listed in `names`."""
     samples = read.samples
     columns: dict[int, dict] = {position: {"left_out": reason} for position, reason in read.faults.items()}
     if samples is not None:
@@ -222,7 +222,7 @@ def _for_plans(predictions: StoredPredictions, data: SplitTable, model: RunModel
 
 
 def probabilities_of(classifier: Classifier, logits: torch.Tensor) -> np.ndarray:
-    """Convert logits (n, K) to probabilities (n, K). They are NaN for a sample whose logits do not define any."""
+    """Convert logits (n, K) to probabilities (n, K). They are NaN if a sample's logits define no probabilities."""
     p = probabilities(logits.double(), classifier.activation).numpy()
     p[no_probabilities(logits, classifier.activation)] = np.nan
     return p

@@ -32,7 +32,7 @@ KINDS = {"explainers": "metrics", "metrics": "explainers"}  # {type of a name: t
 
 
 def check_settings(settings: Mapping[str, Any]) -> None:
-    """Raise UserError for the first setting of a run that is certainly wrong. Python objects are not checked."""
+    """Raise UserError for the first setting that is certainly wrong. Python objects are not checked."""
     for kind in KINDS:
         check_items(kind, settings.get(kind))
     check_maps([entry for entry in settings.get("maps") or () if isinstance(entry, str)])
@@ -67,7 +67,7 @@ def check_items(kind: str, given: Any) -> None:
 
 
 def check_maps(entries: Iterable[str]) -> None:
-    """Check each NAME=PATH of precomputed maps."""
+    """Check each setting NAME=PATH for precomputed maps."""
     names = []
     for entry in entries:
         name, equals, path = entry.partition("=")
@@ -197,7 +197,7 @@ def check_device(text: str) -> None:
 
 
 def check_table(name: str, text: str) -> None:
-    """Raise UserError unless `text` is a readable file with a label map or groups, or a bundled label map."""
+    """Raise UserError unless `text` names a readable file with a label map or groups, or a bundled label map."""
     path, option = Path(text).expanduser(), flag(name)
     if not path.is_file():
         from saliency_bench.compute.targets.known_maps import known_maps  # imports torch

@@ -3,9 +3,9 @@
 All scores of a run depend on one network. An explainer or metric may change the network by accident: a weight, a hook
 that is not removed, a plain attribute that `forward` reads, or a function of torch. The change itself is hard to
 detect, but its effect is not. One image is classified at the start, and again after each explainer has finished a
-batch, and the logits are compared bit for bit. The gradient at this image, which backward hooks change, and the torch
-settings in `SETTINGS` are also compared. This comparison costs a forward and a backward pass of one image per batch and
-explainer.
+batch, and the logits are compared bit for bit. The gradient at this image is also compared, because backward hooks
+change it, and so are the torch settings in `SETTINGS`. This comparison costs a forward and a backward pass of one image
+per batch and explainer.
 
     probe = Probe(classifier, images)
     ...                                  # an explainer and its metrics

@@ -95,7 +95,7 @@ def describe(settings: Mapping[str, object]) -> tuple[RunSpec, dict[PythonObject
 def entries_of(setting: str, given: Any, resolve: Callable[[Any], Explainer | Metric], objects: dict) -> Any:
     """Return explainers or metrics in the form that a spec stores.
 
-    An item is stored by name if the name loads the same item, else as an object.
+    An item is stored by name if the name loads the same item, and otherwise as an object.
 
     Args:
         setting: "explainers" or "metrics".

@@ -330,7 +330,7 @@ class Selection:
         masked: Whether the sample must have a usable mask.
         values: {column of the predictions: allowed values as strings}.
         names: Names of the labels.
-        without: Labels without a class of the model. A run that explains labels has no target for these labels.
+        without: Labels for which the model has no class. A run that explains labels has no target for these labels.
     """
 
     correct: bool
@@ -362,7 +362,7 @@ def selection_of(only: tuple[str, ...] | None, rows: datasets.Dataset, names: li
     """Parse the conditions of a run's `--only`. Return None if there are none.
 
     Raises:
-        UserError: The dataset lacks a column, or no row has a value that a condition names.
+        UserError: The dataset lacks a column, or no row has a value that a condition requires.
     """
     if only is None:
         return None

@@ -82,13 +82,13 @@ def run(*, progress: bool = True, **settings: Unpack[RunSettings]) -> Run:
         progress: Whether to show a progress bar.
         **settings: SETTINGS
 
-    Python objects may replace names. An explainer may be any function (classifier, images, target) -> maps. A metric
-    may be a function such as f(maps, masks); `sb.metric` declares the range and direction of its scores. A model may be
-    a module or the result of `load_classifier`, and its weights are not changed. A label map and groups may be dicts.
-    `precision`, `channels_last` and `compile` are part of a cell's identity; `limit`, `batch_size`, `strict`, `device`
-    and `out` are not. If `limit` falls inside the last batch, `forward_passes` in the summary counts the whole batch,
-    while the scores include only its first samples. `summary["faults"]` counts the scores that are missing because of
-    an error.
+    Python objects may be passed instead of names. An explainer may be any function (classifier, images, target) ->
+    maps. A metric may be a function such as f(maps, masks); `sb.metric` declares the range and direction of its scores.
+    A model may be a module or the result of `load_classifier`, and its weights are not changed. A label map and groups
+    may be dicts. `precision`, `channels_last` and `compile` are part of a cell's identity; `limit`, `batch_size`,
+    `strict`, `device` and `out` are not. If `limit` falls inside the last batch, `forward_passes` in the summary counts
+    the whole batch, while the scores include only its first samples. `summary["faults"]` counts the scores that are
+    missing because of an error.
 
     A later call with the same `out` computes only missing results.
 

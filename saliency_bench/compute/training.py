@@ -68,7 +68,7 @@ def train(
         limit: Number of training images, drawn in whole groups with the seed.
         label_column: Column with the labels.
         activation: "softmax" for one class per image, or "sigmoid" for all classes of each image. Sigmoid needs a
-            dataset with a column `labels`: the loss is the binary cross-entropy of every class, the accuracy is the
+            dataset with a `labels` column: the loss is the binary cross-entropy of every class, the accuracy is the
             mean average precision, and an image with several rows counts once.
         precision: "fp32", or "bf16" for mixed precision (passes in bfloat16; weights, loss, steps and the final test in
             float32).
@@ -79,8 +79,8 @@ def train(
         `out`.
 
     Raises:
-        UserError: The dataset or model is unknown, weights or the loss are not finite, a setting is invalid, `out` is
-            not empty, or training was started in several processes.
+        UserError: The dataset or model is unknown, the loss or the weights are not finite, a setting is invalid, `out`
+            is not empty, or training was started in several processes.
     """
     out = Path(out).resolve()
     state_file = out.with_name(out.name + ".training.pt")

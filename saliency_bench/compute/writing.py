@@ -3,8 +3,8 @@
 Only this module writes `scores/`, `maps/`, `predictions/`, `other_predictions/` and `thumbnails/` in the folder of a
 run. `merging.py` merges the parts into tables. `plan.py` checks which parts exist and deletes damaged parts. Each
 process writes its own parts. A part is written once and contains the results of about half a minute of work. If the
-process is killed, at most the work of this half minute is lost, or the current batch if it takes longer. Complete
-results are never written again.
+process is killed, at most half a minute of work is lost, or the current batch if it takes longer. Complete results are
+never written again.
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -61,7 +61,8 @@ class Writer:
         """Add the results of an explainer and its metrics for a batch.
 
         Pictures are added before scores, so that every stored score has its picture. Results that may have to be
-        recomputed are written to files that contain a single explainer, so these files can be deleted as a whole.
+        recomputed are written to files that contain the results of a single explainer, so these files can be deleted as
+        a whole.
         """
         group, positions = result.explainer_id, result.positions
         if result.thumbnails is not None:
@@ -78,7 +79,7 @@ class Writer:
     def write(self) -> None:
         """Wait for the previous write to finish, then start writing the collected results.
 
-        At most two sets of results are thus in memory.
+        Therefore, at most two sets of results are in memory.
         """
         self.wait()
         waiting = self._waiting

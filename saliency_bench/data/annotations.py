@@ -1,8 +1,8 @@
 """Publish the annotations of datasets whose images may not be redistributed, and join them with a user's own images.
 
 The config `annotations` has all columns of the dataset, except that each column NAME with images (not masks) is
-replaced by a column `NAME_sha256` with checksums. A user who has the raw data can rebuild the dataset. The result has
-the same rows as the original dataset; otherwise an error names the missing or changed images.
+replaced by a column of checksums called `NAME_sha256`. A user who has the raw data can rebuild the dataset. The result
+has the same rows as the original dataset; otherwise an error names the missing or changed images.
 """
 
 import shutil

@@ -1,6 +1,6 @@
 """Write and read `build_report.json`, which lists counts, checksums and left-out samples of a built dataset.
 
-The report contains no times and no paths, so equal builds produce identical files.
+The report contains neither times nor paths, so equal builds produce identical files.
 """
 
 import json

@@ -1,7 +1,7 @@
 """The protocol of a dataset builder: one file `hub_builders/NAME.py` per dataset.
 
-A builder is a module with a docstring, whose first line describes the dataset. The following text explains where to get
-the source and what the folder must contain. The module defines these constants:
+A builder is a module with a docstring. The first line of the docstring describes the dataset. The following text
+explains where to get the source and what the folder must contain. The module defines these constants:
 
     VERSION       string; must be increased whenever the same source would produce different rows
     TITLE         display name

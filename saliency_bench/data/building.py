@@ -61,7 +61,7 @@ def build(
     title: str | None = None,
     **options: Any,
 ) -> Path:
-    """Build the dataset `name` into the folder `out` and return it.
+    """Build the dataset `name` in the folder `out`, and return the path of this folder.
 
     The dataset is written to a temporary folder next to `out` and renamed at the end, so `out` never contains an
     incomplete dataset. If a build is killed, the next call resumes it. The same input produces identical files for

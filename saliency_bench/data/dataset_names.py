@@ -31,7 +31,7 @@ def short_name(name: str | Path) -> str:
 
 
 def unknown_dataset(name: str) -> UserError:
-    """Return the error for a name that is neither a dataset nor a folder. It suggests similar names of both kinds."""
+    """Return the error for a name that is neither a dataset nor a folder. It suggests similar names."""
     error = unknown("dataset", name, [*list_datasets(), *near_folders(Path(name))], registry.aliases("hub_builders"))
     return error if str(error).endswith("?") else UserError(f"{error}; there is no folder with this name either")
 
@@ -58,7 +58,7 @@ def alternative_to(repo: str) -> str:
 
 
 def same_split(split: str, known: Iterable[str]) -> str | None:
-    """Return the known split that is a synonym of `split` (such as val for validation). A slice is kept.
+    """Return the known split that is a synonym of `split`, such as "val" for "validation". A slice is kept.
 
     Return None unless there is exactly one synonym.
     """

@@ -26,13 +26,13 @@ def fingerprint(dataset: Dataset) -> str:
     the files that contain the rows change. `build_report.json` contains the same hash for each split.
 
     Raises:
-        UserError: There is no column "image".
+        UserError: There is no "image" column.
     """
     return content_of(dataset)[0]
 
 
 def check_images(dataset: Dataset, name: str) -> None:
-    """Raise UserError unless the column "image" contains images. `name` is the dataset's name in the message."""
+    """Raise UserError unless the "image" column contains images. `name` is the dataset's name in the message."""
     kind = dataset.features.get("image")
     if isinstance(kind, List | LargeList | Array2D | Array3D):
         raise UserError(
@@ -51,7 +51,7 @@ def content_of(dataset: Dataset) -> tuple[str, list[str]]:
     """Return the fingerprint of a dataset and the `picture_digest` of each row.
 
     Raises:
-        UserError: There is no column "image".
+        UserError: There is no "image" column.
     """
     check_images(dataset, "the dataset")
     kind = dataset.features.get("label")
@@ -219,7 +219,7 @@ def _text(value: object) -> bytes | None:
 
 
 def stored_bytes(stored: dict | None) -> bytes | None:
-    """Return the encoded image in an undecoded cell. It is in the cell itself or in a file that the cell names."""
+    """Return the encoded image in an undecoded cell. It is in the cell itself or in a file that the cell refers to."""
     if stored is None:
         return None
     return Path(stored["path"]).read_bytes() if stored["bytes"] is None else stored["bytes"]

@@ -23,7 +23,7 @@ GEOMETRY = TypeAdapter(Geometry)
 
 @dataclass(frozen=True)
 class AtHand:
-    """A dataset on this machine whose images can be shown on a page.
+    """A local dataset with images that can be shown on a page.
 
     Attributes:
         where: Description of the dataset's location, for a caption.

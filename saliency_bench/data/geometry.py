@@ -149,7 +149,7 @@ def probe(geometry: Geometry, frame: Frame, name: str) -> None:
 
 
 def enlarge(small: Tensor, images: Images) -> Maps:
-    """Upsample maps (B, h, w) to the size of the images, bilinearly with `align_corners=False`, shape (B, H, W).
+    """Upsample maps (B, h, w) bilinearly to the size of the images, (B, H, W), with `align_corners=False`.
 
     Cells are first rounded to multiples of q = (max - min) / 2^15, where max and min are the extremes of the map,
     because the last bits of a cell depend on the batch size. Metrics order pixels by exact values, so these bits would

@@ -1,6 +1,6 @@
-"""Hide the masks of one split of a dataset: separate the published data from the hidden data, and join both again.
+"""Hide the masks of one split of a dataset: separate the published data from the hidden data, and join them again.
 
-In the published split, only the columns `SHOWN` have values. All other columns are null, because boxes, sources and
+In the published split, only the columns in `SHOWN` have values. All other columns are null, because boxes, sources and
 numbers of regions reveal masks. Files, counts and the card are created anew from the published rows. The hidden data
 are the annotations of the split (`annotations.split_off`): all columns except the images, with checksums of the images.
 """

@@ -98,7 +98,7 @@ def sample_ids(rows: Dataset) -> list[str]:
 
 
 def with_classes(rows: Dataset, names: list[str] | None = None) -> Dataset:
-    """Convert a text column `label` to classes.
+    """Convert a `label` column with text to classes.
 
     Args:
         rows: Rows of a split.
@@ -162,7 +162,7 @@ class FoundDataset:
         return self._report().get(HIDDEN)
 
     def load(self, split: str) -> Dataset:
-        """Load a split. If the name does not exist but a synonym does, such as val for validation, load the synonym.
+        """Load a split, or the split with a synonymous name (such as "val" for "validation") if there is no such split.
 
         Raises:
             UserError: The split is unknown, or data cannot be read or trusted.

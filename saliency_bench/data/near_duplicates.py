@@ -1,8 +1,9 @@
 """Find nearly identical images in different splits. With them, a classifier would be tested on its training data.
 
-The difference hash (Krawetz, 2013) averages the grey image to 9 x 8 values. Bit (row, column) is set if a value is
-greater than its right neighbour. Two images are near-duplicates if at most `NEAR` of their 64 bits differ. At least one
-of `NEAR + 1` bands of 16 bits is then equal in both images, so only images that share a band are compared.
+The difference hash (Krawetz, 2013) averages the grey image to 9 x 8 values. Bit (row, column) is set if the value at
+this position is greater than its right neighbour. Two images are near-duplicates if at most `NEAR` of their 64 bits
+differ. At least one of `NEAR + 1` bands of 16 bits is then equal in both images, so only images that share a band are
+compared.
 """
 
 from io import BytesIO

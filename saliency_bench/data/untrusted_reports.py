@@ -189,7 +189,7 @@ def check_samples(rows: Dataset) -> None:
 
 
 def check_columns(rows: Dataset) -> None:
-    """Raise UserError unless the columns `image` and `mask` contain images. A mask may be null."""
+    """Raise UserError unless the `image` and `mask` columns contain images. A mask may be null."""
     for column in {"image", "mask"} & set(rows.features):
         kind = rows.features[column]
         is_null = pa.types.is_null(getattr(kind, "pa_type", None) or pa.binary())

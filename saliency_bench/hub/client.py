@@ -39,7 +39,7 @@ class Account:
         return {name.casefold(): role for name, role in self.roles.items()}.get(namespace)
 
     def refusal(self, repo: str) -> str | None:
-        """Return why the account may not write to a repository, or None if it may.
+        """Return the reason why the account may not write to a repository, or None if it may.
 
         The repository need not exist yet.
         """

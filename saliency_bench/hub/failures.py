@@ -1,4 +1,4 @@
-"""Convert errors raised by the Hub or by the network to one readable line.
+"""Convert Hub errors and network errors to one readable line.
 
 The line never contains the token, although a server may include it in its response.
 """

@@ -57,7 +57,7 @@ def accuracy_entry(repo: str, log: dict, accuracy: Interval) -> EvalResultEntry:
 
     Args:
         repo: Repository of the model.
-        log: Content of training_log.json. The dataset that it names must be on the Hub.
+        log: Content of training_log.json. Its dataset must be on the Hub.
         accuracy: Accuracy on the test split.
     """
     side = log["settings"]["size"]
@@ -73,7 +73,7 @@ def accuracy_entry(repo: str, log: dict, accuracy: Interval) -> EvalResultEntry:
 
 
 def score_entries(run: Run, dataset: dict, published: dict, namespace: str) -> tuple[list[EvalResultEntry], str]:
-    """Return (scores of a run on a dataset from the Hub, reason why the scores cannot be listed or "").
+    """Return (scores of a run on a dataset from the Hub, "" or the reason why the scores cannot be listed).
 
     Args:
         run: Run of the model.

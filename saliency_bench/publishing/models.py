@@ -1,4 +1,4 @@
-"""Publish a trained classifier with its weights (safetensors), processor, class names, training log and a card."""
+"""Publish a trained classifier with its weights (safetensors), processor, class names, training log and card."""
 
 import json
 from pathlib import Path

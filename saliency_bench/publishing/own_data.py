@@ -1,6 +1,6 @@
 """Record where the user's own data were published.
 
-The record prevents a repository from showing masks that another hides.
+The record prevents a repository from showing masks that another repository hides.
 """
 
 from pathlib import Path

@@ -1,7 +1,7 @@
 """Publish an app as a Space with its card and requirements, a short `app.py`, and this version of the package.
 
-Apps that do not use Gradio are published with the SDK `docker`, because it works with any web server that listens on a
-port. The SDK `gradio` would install Gradio, which these apps do not need, and does not support other servers. Docker
+Apps that do not use Gradio are published with the `docker` SDK, because it works with any web server that listens on a
+port. The `gradio` SDK would install Gradio, which these apps do not need, and does not support other servers. Docker
 Spaces check the hash of every wheel (`spaces/requirements.txt`), except for torch, because its CPU build has a separate
 index. Gradio Spaces cannot check hashes, because the Hub installs additional packages there.
 

@@ -2,8 +2,9 @@
 
 The copy includes the files of saliency_bench that the `evaluate` module imports.
 
-It can be stored in the cache of `evaluate` or pushed as a Space, and can be loaded even if saliency_bench is not
-installed. `evaluate` copies only files that the main script imports, so the main script imports every file of the copy.
+The copy can be stored in the cache of `evaluate` or pushed as a Space, and it can be loaded even if saliency_bench is
+not installed. `evaluate` copies only files that the main script imports, so the main script imports every file of the
+copy.
 """
 
 import ast

@@ -14,7 +14,7 @@ SIGN = r"([ ']*)(?=[=+\-@])"
 
 
 def csv_text(header: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
-    """Return CSV text with line feeds. None and NaN become empty cells, and numbers keep all their digits."""
+    """Return CSV text with LF line endings. None and NaN become empty cells, and numbers keep all their digits."""
     lines = _CsvLines()
     writer = csv.writer(lines)
     writer.writerow(map(escaped, header))

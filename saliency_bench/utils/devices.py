@@ -39,7 +39,7 @@ def sent(values: Tensor, device: torch.device) -> Tensor:
 
 
 def peak_memory(device: torch.device) -> int | None:
-    """Return the peak memory in bytes since its last reset, or None if the system does not report it.
+    """Return the peak memory use in bytes since the last reset, or None if the system does not report it.
 
     On a GPU, this is the memory that torch has allocated. On a CPU, it is the memory of this process.
     """

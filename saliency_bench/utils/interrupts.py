@@ -1,4 +1,4 @@
-"""Handle signals: end a command on Ctrl-C, SIGTERM or SIGHUP, and let errors from the caller's handlers through."""
+"""Handle signals: end a command on Ctrl-C, SIGTERM or SIGHUP, and pass on errors from the caller's handlers."""
 
 import os
 import signal

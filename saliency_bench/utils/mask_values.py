@@ -91,7 +91,7 @@ def _spelled(choice: Choice) -> str:
 
 
 def unclear(values: np.ndarray, background: int = 0) -> str:
-    """Return why the values of a mask do not separate the object from the background, or "" if they do.
+    """Return the reason why the values of a mask do not separate object and background, or "" if they do.
 
     The values are clear if the mask contains only the background and one other value, only the background, or only one
     of the values in `FULL`.

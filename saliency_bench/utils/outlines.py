@@ -60,7 +60,7 @@ def ellipse(centre: Point, radii: Point, angle: float, height: int, width: int) 
 
 
 def parts_of(segmentation: Any) -> list[Any]:
-    """Return the parts of a COCO outline as flat lists [x, y, x, y ...]. A run-length encoding is one part, unchanged.
+    """Return the parts of a COCO outline as flat lists [x, y, x, y ...]. A run-length encoding is kept as one part.
 
     COCO uses a list of flat lists. Some programs write a single flat list, or points as pairs.
     """

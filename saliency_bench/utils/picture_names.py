@@ -1,8 +1,8 @@
 """Find the images that lists and annotation programs refer to.
 
-Lists may contain paths from other machines, with other parent folders, backslashes, percent escapes or URLs. Label
-Studio adds eight hexadecimal digits in front of the name of an uploaded file (`ab12cd34-photo.png`). Some systems store
-ü as one character, others as u with a combining mark. The two forms are treated as equal.
+Lists may contain URLs, or paths from other machines with different parent folders, backslashes or percent escapes.
+Label Studio adds eight hexadecimal digits in front of the name of an uploaded file (`ab12cd34-photo.png`). Some systems
+store ü as one character, others as u with a combining mark. The two forms are treated as equal.
 """
 
 import re
@@ -53,7 +53,7 @@ class Sides:
         self.folders = {folder for picture in pictures for folder in folders_of(picture)}
 
     def contradict(self, name: str, picture: str) -> bool:
-        """Return whether a path and an image with the same file name have contradictory folders.
+        """Return whether the folders in a path rule out an image that has the same file name.
 
         A path from another machine may have additional parent folders. However, `dog/1.jpg` does not refer to
         `cat/1.jpg` if `dog` is the folder of another image, or if the list also contains a path in `cat`. Folders of

@@ -1,4 +1,4 @@
-"""Read untrusted images. All errors are raised as `UnreadableError`, whose message is the reason in the build log.
+"""Read untrusted images. All errors are raised as `UnreadableError`. The build log states the message as the reason.
 
 `open_rgb` converts any image (a file, bytes, an array, a PIL image or an image of `datasets`) to 8-bit RGB:
 
@@ -262,13 +262,13 @@ def _refuse_giant(image: Image.Image) -> None:
 
 
 def is_plain(image: Image.Image) -> bool:
-    """Return whether a dataset can store an image unchanged: a JPEG or PNG in RGB with one frame, without alpha."""
+    """Return whether an image is an RGB JPEG or PNG with one frame and no alpha. Datasets store it unchanged."""
     one_frame = getattr(image, "n_frames", 1) == 1
     return image.format in SUFFIXES and image.mode == "RGB" and one_frame and "transparency" not in image.info
 
 
 def png(pixels: np.ndarray) -> bytes:
-    """Encode an image, uint8 (H, W, 3) or (H, W), or a mask, bool (H, W), as PNG. A mask's values become 0 and 255."""
+    """Encode a uint8 image (H, W, 3) or (H, W), or a bool mask (H, W), as PNG. A mask's values become 0 and 255."""
     buffer = BytesIO()
     Image.fromarray(pixels.astype(np.uint8) * 255 if pixels.dtype == bool else pixels).save(buffer, format="png")
     return buffer.getvalue()

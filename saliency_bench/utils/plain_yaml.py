@@ -25,7 +25,7 @@ def parse_yaml(content: bytes | str, *, aliases: bool = True, texts: bool = Fals
     Args:
         content: Content of a file.
         aliases: Whether to allow values that refer to other values. False for untrusted files.
-        texts: Whether to return every scalar as a string. For example, `no` then becomes "no" and not False.
+        texts: Whether to return every scalar as a string. For example, `no` then becomes "no" instead of False.
 
     Raises:
         ValueError: The content is not YAML, is too large or nested too deeply, has an impossible value such as the date

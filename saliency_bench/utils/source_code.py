@@ -111,7 +111,7 @@ def name_of(function: Callable) -> str:
 
 
 def first_line(function: Callable) -> str:
-    """Return the first line of the docstring of a function or of a callable object's class, or "" if there is none."""
+    """Return the first docstring line of a function or of a callable object's class, or "" if there is no docstring."""
     inner = _inner(function)
     documented = inner if inspect.isroutine(inner) else type(inner)
     return one_line((inspect.getdoc(documented) or "").partition("\n")[0])

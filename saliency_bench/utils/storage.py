@@ -41,7 +41,7 @@ def cache_folders() -> dict[str, Path]:
 def sync(path: Path) -> None:
     """Sync a file, or the names in a folder, to disk if the file system supports it.
 
-    Without syncing, a power failure may leave a file with the correct name and size that is empty or full of zeros.
+    Without syncing, a power failure may leave a file that has the correct name but is empty or contains only zeros.
 
     Raises:
         OSError: Syncing failed.

@@ -7,9 +7,9 @@
 
 Neither the model nor its library is changed. Inside `with`, fused attention (`scaled_dot_product_attention`,
 `nn.MultiheadAttention`) is computed as softmax(q k^T scale) v, and the output of each softmax is stored. This also
-works for timm, torchvision and your own modules. The tokens are identified from gradients for a noise picture. These
-show the pixels that each patch token comes from and the tokens that the head reads. This step runs once per classifier
-and image size. It also covers parts of the network that disable gradients.
+works for timm, torchvision and your own modules. The tokens are identified from gradients for a noise picture. The
+gradients show which pixels each patch token comes from, and which tokens the head reads. This step runs once per
+classifier and image size. It also covers parts of the network that disable gradients.
 """
 
 from collections.abc import Iterator
@@ -109,7 +109,7 @@ class AttentionRecorder(TorchFunctionMode):
         return function(*args, **kwargs)
 
     def read(self, matrix: Tensor) -> Tensor:
-        """Return the attention to each patch, (B, h, w), of the tokens that the head reads, given a matrix (B, T, T).
+        """Return how much the tokens that the head reads attend to each patch, (B, h, w), given a matrix (B, T, T).
 
         If the head reads a class token, the result is the row of this token. If it reads several types of tokens
         (class, distillation, or the mean of the patches, which counts as one token), the result is the mean of their

@@ -1,6 +1,6 @@
 """Load classifiers from transformers checkpoints (including timm's) and torchvision weights.
 
-Nothing that is downloaded is executed: weights are safetensors or loaded with `weights_only=True`, and
+Nothing that is downloaded is executed: weights are read from safetensors files or with `weights_only=True`, and
 `trust_remote_code` is always False.
 """
 
@@ -226,7 +226,7 @@ def checked(model: nn.Module, **settings: Any) -> Classifier:
 
 @contextmanager
 def readable(name: str) -> Iterator[None]:
-    """Replace errors that transformers raises for a checkpoint with a one-line UserError, and silence warnings."""
+    """Convert any error raised by transformers to a one-line UserError, and silence warnings."""
     try:
         with quiet():
             yield

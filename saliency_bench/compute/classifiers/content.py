@@ -3,7 +3,7 @@
     ContentHasher().hash({"scale": 2.0, "text": torch.ones(3, 8)})      # 32 hexadecimal digits
 
 Numbers, text and containers are hashed by value and order, and tensors and arrays by their bytes. Your own functions
-and classes are hashed by their code and the globals that the code names, and objects by their class and attributes.
+and classes are hashed by their code and the globals that the code refers to, and objects by their class and attributes.
 Functions and classes of libraries and of this package are hashed by name. Devices are ignored.
 
 Values that a forward pass changes are left out individually. A `Place` refers to such a value (an attribute, a global,
@@ -61,7 +61,7 @@ class ContentHasher:
     Args:
         special: Function that is called with this hasher and each object before the object is hashed. It returns the
             hash of the object, the (holder, name, value) triples to hash instead of the object, or None.
-        left_out: (id of the holder, attribute name) pairs whose values are not hashed.
+        left_out: The values that are not hashed, as pairs (id of the holder, attribute name).
 
     Attributes:
         names: {id of an object: name to hash instead of the object}.
@@ -126,7 +126,7 @@ class ContentHasher:
 
     @contextmanager
     def inside(self, *modes: str) -> Iterator[None]:
-        """Switch on modes of hashing inside the context.
+        """Switch on hashing modes inside the context.
 
         Args:
             *modes: "whole": nothing is recorded in `places`; "unordered": the order of dicts is ignored; "many":

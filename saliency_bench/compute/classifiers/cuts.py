@@ -30,7 +30,7 @@ CHANGE = 1e-3  # relative to the norm of the gradient, for the same reason
 
 
 def is_full_cut(classifier: Classifier, image: Images, module: nn.Module, runs: int) -> bool:
-    """Return whether the logits do not depend on the image while the last output of a module is held fixed.
+    """Return whether the logits are independent of the image while a module's last output is held fixed.
 
     Two images are passed through the network. In the second pass, the module returns its output for the first image.
     The logits of both passes must be equal and must have no gradient with respect to either image. Comparing values
@@ -137,7 +137,8 @@ def check_gradient(classifier: Classifier, images: Images, module: nn.Module | N
     Args:
         classifier: The network.
         images: Images (B, 3, H, W).
-        module: The gradients are taken with respect to the last output of this module, or to the images if it is None.
+        module: The gradients are taken with respect to the last output of this module. If it is None, they are taken
+            with respect to the images.
     """
     if classifier not in _named and is_gradient_partial(classifier, images[:1], module):
         _named.add(classifier)

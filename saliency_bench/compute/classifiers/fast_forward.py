@@ -4,10 +4,10 @@ A convolutional network runs as a private copy in channels-last layout, with eac
 before it. On the CPU, this reduces the time of ResNet-18 to 70 %, and logits differ by about 1e-6. The copy duplicates
 the convolutions' weights and shares all other weights with the caller's classifier, which is not changed. With
 `load_classifier(..., precision="bf16")` (`run --precision bf16`) the copy computes in bfloat16, with weights that are
-cast once. On a CPU with instructions for bfloat16 (avx512_bf16, amx_bf16) the copy takes 35 % of the time, and its
-logits are off by 0.3 % of their range. For a trained ResNet, the maps of occlusion, rise, lime and scorecam were off by
-at most 2.4 % of their range (median: 0.7 %). On a GPU, only the memory layout and the cast save time. There, no copy is
-created in float32, and batch norms are not folded (see `GAINING` and `FOLDING`).
+cast once. On a CPU with instructions for bfloat16 (avx512_bf16, amx_bf16) the copy takes 35 % of the classifier's time
+in float32, and its logits are off by 0.3 % of their range. For a trained ResNet, the maps of occlusion, rise, lime and
+scorecam were off by at most 2.4 % of their range (median: 0.7 %). On a GPU, only the memory layout and the cast save
+time. There, no copy is created in float32, and batch norms are not folded (see `GAINING` and `FOLDING`).
 
 A batch norm is folded only if one recorded pass shows that nothing else reads its convolution's output or the weights
 of the two layers. Nothing is folded if the Python code reads a tensor value, because a different image may then take a
@@ -17,9 +17,10 @@ error may be up to twice the classifier's error, or one rounding error of the la
 enough or not faster, the classifier itself is used, and the log gives the reason. The choice depends on the network and
 the image size, never on the images, so identical batches have bit-identical results.
 
-With `load_classifier(..., compile=True)` (`run --compile`) the copy is compiled. On an H100 in bf16, ResNet-18 then
-takes 66 % of the time, and ResNet-50 takes 58 %. On a CPU, ResNet-18 takes 76 to 89 %. Compiling takes up to 20 seconds
-for each image size on a GPU, and more on a CPU. A network that cannot be compiled as a whole raises UserError.
+With `load_classifier(..., compile=True)` (`run --compile`) the copy is compiled. On an H100 in bf16, this reduces the
+time of ResNet-18 to 66 % and the time of ResNet-50 to 58 %. On a CPU, it reduces the time of ResNet-18 to 76 to 89 %.
+Compiling takes up to 20 seconds for each image size on a GPU, and more on a CPU. A network that cannot be compiled as a
+whole raises UserError.
 
 Making a copy costs as much as a few passes, so a classifier reuses its last copy until one of these changes: image
 size, precision, layout, a weight, or a training flag, hook, replaced method or plain attribute of a module. Weights are

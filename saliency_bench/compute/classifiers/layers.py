@@ -1,9 +1,9 @@
 """Find the modules that output feature maps, with one forward pass and hooks that exist only inside `with`.
 
-A feature map is (B, C, h, w) or, in transformers with windows and stages, (B, h, w, C) or tokens (B, h * w, C). No
-library documents which of these layouts a module uses, and names and layouts differ between transformers, timm and
-torchvision. The layout of an output is therefore inferred from the grids of the convolutions before it, and from these
-grids halved several times.
+A feature map has the shape (B, C, h, w). In transformers with windows and stages, it may also have the shape (B, h, w,
+C), or consist of tokens (B, h * w, C). No library documents which of these layouts a module uses, and names and layouts
+differ between transformers, timm and torchvision. The layout of an output is therefore inferred from the grids of the
+convolutions before it, and from these grids halved several times.
 """
 
 from collections.abc import Callable, Iterator
@@ -75,12 +75,12 @@ class Output:
 def cam_layer(classifier: Classifier, images: Images) -> str:
     """Return the layer that Grad-CAM reads: the classifier's `layer`, or the last feature map.
 
-    The last feature map comes from the last module that outputs a map of more than one pixel, before any pooling and
-    after its activation. The search skips pooling modules, containers that end in pooling, dropout and identity. It
-    also skips maps of class scores whose mean equals the logits (SqueezeNet) or that a second head computes from tokens
-    (VOLO). In VGG, the last feature map is 14 x 14; in ResNet, it is the output of layer4. All evidence from the image
-    passes through the last feature map (`cuts`), and the map is aligned with the image (`placement`). The classifier's
-    `layer` is returned without these checks.
+    The last feature map is the output of the last module that outputs a map of more than one pixel, after the
+    activation and before any pooling. The search skips pooling modules, containers that end in pooling, dropout and
+    identity. It also skips maps of class scores whose mean equals the logits (SqueezeNet) or that a second head
+    computes from tokens (VOLO). In VGG, the last feature map is 14 x 14; in ResNet, it is the output of layer4. All
+    evidence from the image passes through the last feature map (`cuts`), and the map is aligned with the image
+    (`placement`). The classifier's `layer` is returned without these checks.
 
     Raises:
         UserError: The network's last features are tokens that are not patches in row order, or no feature map contains
@@ -200,7 +200,7 @@ def _complain_once(classifier: Classifier, images: Images, layer: str, line: str
 def is_cut(classifier: Classifier, images: Images, layer: str) -> bool:
     """Return whether all evidence from the image reaches the logits through a layer's last output.
 
-    The result is cached per image size, because it depends on the branches of the network and hardly on the weights.
+    The result is cached per image size, because it depends on the branches of the network, but hardly on the weights.
     """
     recording = _recording(classifier, images[:1])
     if layer not in recording.cuts:
@@ -319,7 +319,7 @@ def last_feature_map(classifier: Classifier, images: Images, pixels: int = 1) ->
     """Return the last, outermost module whose map is aligned, contains all evidence and has more than `pixels` pixels.
 
     The result is None if there is no such module, or if non-patch tokens follow the last map. If the last map does not
-    contain all evidence, the result is the last module before it whose map does.
+    contain all evidence, the result is the last earlier module whose map does so.
     """
     maps = _feature_maps(classifier, images, pixels)
     if maps and is_cut(classifier, images, maps[-1]) and _is_placed(classifier, images, maps[-1]):
@@ -511,7 +511,7 @@ class Pooling(TorchFunctionMode):
         return bool(getattr(values, _MARK, False))
 
     def layout(self, output: Tensor, image: Images) -> MapLayout | None:
-        """Infer the layout of the feature map in an output for one image from the grids of the convolutions so far."""
+        """Infer the layout of the feature map in an output from the grids of the convolutions before it."""
         shape = tuple(output.shape)
         if len(shape) == 4:
             tall, wide = shape[2:]

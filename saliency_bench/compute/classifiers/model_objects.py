@@ -1,8 +1,9 @@
 """Create classifiers from model objects, using the image processor and class names that the objects define.
 
 A `transformers` model has class names in `config.id2label`. Its processor is read from `name_or_path` if that is a
-folder or a Hub repository with a cached snapshot. A `timm` model has both in its `pretrained_cfg`, and a `transformers`
-pipeline contains both. Other modules define neither.
+folder or a Hub repository with a cached snapshot. A `timm` model defines its preprocessing and class names in
+`pretrained_cfg`. A `transformers` pipeline contains a processor and a model with class names. Other modules define
+neither preprocessing nor class names.
 """
 
 import re

@@ -153,7 +153,7 @@ def _takes_grey(model: nn.Module, size: tuple[int, int]) -> bool:
 
 
 def channels_of(model: nn.Module, name: str, geometry: Geometry, mean: Sequence[float], std: Sequence[float]) -> int:
-    """Return a network's number of input channels: 1 for grey images, after printing a message, else 3.
+    """Return a network's number of input channels: 3, or 1 for grey images. A message is printed if it is 1.
 
     Args:
         model: The network.
@@ -183,7 +183,7 @@ def structure_of(model: nn.Module, hasher: ContentHasher) -> dict[str, str]:
 
     The structure of each module consists of its class, the names of its children and parameters, its hooks, and its
     public and private attributes. All values are hashed by content (`ContentHasher`): settings, tensors, arrays,
-    objects, and functions with the globals that they name. Attributes that do not affect results (`NO_SETTINGS`,
+    objects, and functions with the globals that they refer to. Attributes that do not affect results (`NO_SETTINGS`,
     `ORIGIN`) and buffers that a library derives from its settings are left out.
 
     Args:

@@ -49,7 +49,7 @@ def is_own(text: str) -> bool:
 
 
 def refuse_own(name: str, fix: str = "pass the network itself with --model or model=") -> None:
-    """Raise UserError if a name from an untrusted file refers to a user's own network; `fix` ends the message."""
+    """Raise UserError if a name from an untrusted file refers to a user's own network; the message ends with `fix`."""
     if is_own(name):
         raise UserError(
             f"the model {one_line(name, 100)} exists only on its author's machine and is never loaded by name; {fix}"
@@ -82,7 +82,7 @@ def _check_architecture(name: str, given: Mapping[str, object]) -> None:
 
 
 def opened(text: str) -> tuple[Any, dict[str, Any]]:
-    """Return the module, classifier or pipeline that a model string names, and arguments for `load_classifier`.
+    """Return the module, classifier or pipeline that a model string refers to, and arguments for `load_classifier`.
 
     Raises:
         UserError: The network cannot be built, or the weights do not match.

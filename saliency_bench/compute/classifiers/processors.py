@@ -155,7 +155,7 @@ def channels(name: str, values: Any) -> Sequence[float]:
         values: The numbers.
 
     Raises:
-        UserError: The values are not one or three numbers, or are meant for images from 0 to 255.
+        UserError: The values are not one or three numbers, or are meant for images with values from 0 to 255.
     """
     try:
         numbers = np.asarray(values, dtype=np.float64)

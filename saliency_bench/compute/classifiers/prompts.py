@@ -25,9 +25,9 @@ def read_prompts(given: Any, labels: Any = None) -> Prompts:
     """Read prompts, and return templates or the texts of each class. No model is loaded.
 
     Args:
-        given: A template or a list of templates, each with {} where the class name goes; {label: text or texts}, where
-            {} also stands for the label; or the name of a file: a text file with one template per line, or JSON with a
-            list of templates or {label: texts}.
+        given: A template or a list of templates, each with {} in place of the class name; {label: text or texts}, where
+            {} is also replaced by the label; or the name of a file: a text file with one template per line, or JSON
+            with a list of templates or {label: texts}.
         labels: Class names. If they are passed, `given` may also be a list of texts without {}, one per class.
 
     Raises:

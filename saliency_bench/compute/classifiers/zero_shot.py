@@ -3,7 +3,7 @@
     logit_k = scale * cos(f(image), t_k) + bias        t_k = norm(mean over texts of class k of norm(g(text)))
 
 f and g are the model's image and text towers with their projections; scale and bias are parameters of the model (only
-SigLIP has a bias). CLIP is trained with a softmax over texts, SigLIP with a sigmoid for each pair; both predict the
+SigLIP has a bias). CLIP is trained with a softmax over texts, and SigLIP with a sigmoid for each pair. Both predict the
 class with the largest logit. The text tower runs once, when the classifier is loaded. The explained network consists of
 the image tower and a buffer with the text embeddings.
 

@@ -1,1 +1,1 @@
-"""Load everything that a spec names: the dataset, the networks and their classes, the explainers and the metrics."""
+"""Load everything in a spec: the dataset, the networks and their classes, the explainers and the metrics."""

@@ -31,7 +31,7 @@ from saliency_bench.spec import RunSpec
 def load(
     spec: RunSpec, objects: Objects, device: torch.device | str | None = None
 ) -> tuple[SplitTable, RunModel, Pairs]:
-    """Load what a spec names: the dataset, the model, and the explainers with their metrics. Nothing is written.
+    """Load what a spec refers to: the dataset, the model, and the explainers with their metrics. Nothing is written.
 
     Names and options of explainers and metrics are checked before dataset and model are loaded.
 

@@ -2,8 +2,9 @@
 
 If MODEL is the name of a model, this model first predicts the samples of the run. If MODEL is the folder of a model's
 run on the same data, the predictions in the folder are used. The cells are the same in both cases. The identity of the
-cells includes the other model's weights, geometry and arithmetic, and the order of its classes if it differs from the
-order of the explained model. The identity includes neither the origin of the predictions nor the number of samples.
+cells includes the other model's weights, geometry and arithmetic, and the order of its classes if this order differs
+from that of the explained model's classes. The identity includes neither the origin of the predictions nor the number
+of samples.
 """
 
 from collections.abc import Iterator, Sequence

@@ -75,7 +75,7 @@ def _positions(model: Classifier, names: list[str]) -> str:
 def explainable(question: RunQuestion, table: SplitTable) -> Selection | None:
     """Return the selection of a run. It excludes labels that the label map assigns to none of the model's classes.
 
-    If the run explains labels, samples with an excluded label are predicted but not explained, and a message is
+    If the run explains labels, samples with an excluded label are classified but not explained, and a message is
     printed.
 
     Raises:

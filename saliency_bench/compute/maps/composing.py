@@ -3,7 +3,7 @@
     absolute(explainer)                    |map|
     positive(explainer)                    max(map, 0)
     smoothed(explainer, draws, sigma)      mean map over noisy copies of the image (SmoothGrad, Smilkov et al., 2017)
-    blurred(explainer, sigma)              the map blurred by a Gaussian, which localises less (a control)
+    blurred(explainer, sigma)              the map blurred by a Gaussian, so that it localises less (a control)
     over_layers(explainer, layers)         mean of the maps at several layers, each divided by its largest magnitude
 
 `smoothed("gradient:reduction=sum", draws=50)` equals `smoothgrad:reduction=sum`, but passes one noisy copy of each
@@ -98,7 +98,7 @@ def noisy_copies(
     """Return a function that draws noisy copies of images.
 
     The function takes `samples`, Int (n,) or (1,), and `numbers`, Int (n,). It returns copies, Float (n, 3, H, W). The
-    i-th result is copy number numbers[i], below `draws`, of image samples[i]. The noise is normal, with a standard
+    i-th result is copy numbers[i] (from 0 to `draws` - 1) of image samples[i]. The noise is normal, with a standard
     deviation of sigma times (max - min) of the normalised image. It is drawn with each sample's seed.
     """
     normalised = ((images - classifier.mean) / classifier.std).flatten(1)
@@ -118,11 +118,11 @@ def noisy_copies(
 def over_layers(explainer: Inner, layers: Sequence[str]) -> Explainer:
     """Return an explainer that averages the maps of several `layers` (names of modules).
 
-    `explainer` must have an option `layer`. Each map is first divided by its largest magnitude. Otherwise the layer
-    with the largest values would dominate.
+    `explainer` must have a `layer` option. Each map is first divided by its largest magnitude. Otherwise the layer with
+    the largest values would dominate.
 
     Raises:
-        UserError: The explainer has no option `layer`, or there are no layers.
+        UserError: The explainer has no `layer` option, or there are no layers.
     """
     inner, layers = as_explainer(explainer), tuple([layers] if isinstance(layers, str) else layers)
     if "layer" not in dict(inner.options):

@@ -35,7 +35,7 @@ class MapProvider:
         seeds: Seed of each sample.
         first: Existing (images, target, maps). A map for the same images and target row is not recomputed.
         of_other: Existing (classifier, images, target, maps) for another classifier.
-        faulty: {sample: error}, for example because its map was not finite. Such maps are returned as zeros.
+        faulty: {sample: error in its map}, such as a value that is not finite. A faulty map is returned as zeros.
         flat: Samples for which a map was constant.
         halved: Number of times that a batch did not fit in memory.
     """

@@ -123,10 +123,10 @@ def captum(attribution: Any, **options: Any) -> Explainer:
 
     Args:
         attribution: For example `captum.attr.Saliency(model)` or `captum.attr.LayerGradCam(model, model.layer4)`.
-        **options: Options of its method `attribute`, such as `n_steps=20`.
+        **options: Options of the object's `attribute` method, such as `n_steps=20`.
 
     Raises:
-        UserError: The object has no method `attribute`, or the method does not accept these options.
+        UserError: The object has no `attribute` method, or the method does not accept these options.
     """
     if isinstance(attribution, type) or not callable(getattr(attribution, "attribute", None)):
         name = getattr(attribution, "__name__", type(attribution).__name__)

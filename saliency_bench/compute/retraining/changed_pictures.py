@@ -62,7 +62,7 @@ class RetrainingPictures:
 
 
 def gather_pictures(setup: Setup, splits: Splits, folder: Path, shown: bool) -> None:
-    """Write the files unless they exist, with a progress bar if `shown` is True."""
+    """Write the files unless they exist. Show a progress bar if `shown` is True."""
     path, identity = folder / "images.json", [splits.content, [len(split.labels) for split in splits.all]]
     if path.is_file() and read_json(path).get("of") == identity:
         return

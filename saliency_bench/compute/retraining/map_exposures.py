@@ -30,7 +30,7 @@ NONE = 255  # value of every pixel of an image without a map; indices of exposur
 
 
 def spans_of(setup: Setup, split: RetrainingSplit) -> list[range]:
-    """Return the positions in each file. They are whole batches, so maps do not depend on which files already exist."""
+    """Return the positions in each file. These are whole batches, so maps do not depend on which files exist."""
     size, count = max(1, SPAN // setup.batch_size) * setup.batch_size, len(split.labels)
     return [range(start, min(start + size, count)) for start in range(0, count, size)]
 

@@ -49,7 +49,7 @@ class RetrainingSplit:
 
 @dataclass(frozen=True)
 class Splits:
-    """The three splits used for retraining. `content` is a hash of all rows of train and validation."""
+    """The three splits used for retraining. `content` is a hash of all rows of the splits "train" and "validation"."""
 
     train: RetrainingSplit
     validation: RetrainingSplit

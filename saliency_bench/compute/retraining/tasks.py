@@ -40,7 +40,7 @@ class Task:
         explainer: Explainer whose maps determine which pixels are changed. None if pictures are not changed or are
             replaced completely.
         exposure: Index of the exposure in `EXPOSURES`.
-        number: Number of the repetition, from 1. Initial weights and the order of images depend on the number.
+        number: Number of the repetition, starting at 1. Initial weights and the order of images depend on the number.
         protocol: Training protocol.
     """
 

@@ -76,7 +76,7 @@ class MapShell:
         return self.reduced(self.function(*inputs, **options), options)
 
     def reduced(self, values: np.ndarray, options: dict[str, Any]) -> np.ndarray:
-        """Reduce parts (B, P) to scores (B,). Values of shape (B,) are scores already and are returned unchanged."""
+        """Reduce parts (B, P) to scores (B,). Values of shape (B,) are already scores and are returned unchanged."""
         reduce = (declaration_of(self.function) or MetricDeclaration()).reduce or mean_of_parts
         return reduce(values, options) if np.ndim(values) == 2 else values
 
@@ -172,7 +172,7 @@ class MapShell:
         return result | {"scores": scores.tolist()} if per_sample else result
 
     def reason(self, options: dict[str, Any]) -> str:
-        """Return why samples are left out, in a few words."""
+        """Return a short reason why samples are left out."""
         return self.LEFT_OUT
 
     def left_out(self, scores: np.ndarray) -> np.ndarray:
@@ -351,7 +351,7 @@ class ExplainerShell(_InstalledShell):
         return " or ".join(dict.fromkeys(filter(None, (declared.undefined, declared.absent)))) or self.LEFT_OUT
 
     def left_out(self, scores: np.ndarray) -> np.ndarray:
-        """Return whether each sample is left out, Bool (B,): its score, or every part of it, is NaN."""
+        """Return whether each sample is left out, Bool (B,), because its score or every part of its score is NaN."""
         return np.isnan(scores).reshape(len(scores), -1).all(axis=1)
 
     def value(self, scores: np.ndarray, options: dict[str, Any]) -> float | list[float]:

@@ -43,9 +43,9 @@ class ScoredBatch:
 
     Attributes:
         values: Score of each sample; None for a sample without a score.
-        reasons: For each sample, the reason why it has no score, a remark on its score, or None.
+        reasons: For each sample, None, the reason for its missing score, or a remark on its score.
         parts: {name: value of each sample, or None}.
-        part_reasons: Reason for each missing value of a part, in the form of `parts`.
+        part_reasons: Reason for each missing value of a part, in the same form as `parts`.
         faulty: {sample: error}. Errors that are due to the data or to the metric's definition are left out.
         raised: Whether the metric, or an explainer or network that it called, raised an error.
     """
@@ -78,7 +78,7 @@ class OtherModel:
         classifier: The classifier.
         logits: Logits (B, K) of the images, on the CPU.
         labels: Correct classes of each image, Bool (B, K).
-        lacking: For each sample, the reason why it has no prediction or label, or None.
+        lacking: For each sample, None or the reason why it has no prediction or no label.
     """
 
     classifier: nn.Module
@@ -110,9 +110,9 @@ class MetricInputs:
         seed_for: Function (sample, purpose) -> seed of the sample's random draws.
         maps: Maps of the unchanged images; None if no metric needs them.
         masks: Masks, Bool (B, H, W).
-        unusable: For each sample, the reason why it has no usable mask, or None.
+        unusable: For each sample, None or the reason why it has no usable mask.
         groups: Groups of classes.
-        labels: Correct classes of each image, Bool (B, K), all False for an image without a label.
+        labels: Correct classes of each image, Bool (B, K). All are False for an image without a label.
         columns: {name: additional column of the dataset}.
         other: Second classifier.
         partners: Source of the samples' partners, for metrics with a plan.

@@ -26,7 +26,7 @@ class Predictions:
     Attributes:
         seed: Seed of the run.
         ids: Ids of the samples.
-        right: Correct classes of each sample, Bool (N, K), all False for a sample without a label.
+        right: Correct classes of each sample, Bool (N, K). All are False for a sample without a label.
         probabilities: Probabilities, Float32 (N, K), NaN for a sample without probabilities.
         activation: Activation that was applied to the logits.
     """
@@ -77,7 +77,7 @@ def plan_of(metric: Metric, predictions: Predictions) -> PartnerPlan:
 
 @dataclass(frozen=True)
 class PartnerSamples:
-    """N partner samples: ids, images (N, 3, H, W), correct classes, bool (N, K), and the seeds for their maps."""
+    """N partner samples: ids, images (N, 3, H, W), correct classes as bool (N, K), and the seeds for their maps."""
 
     ids: Sequence[str]
     images: Images
@@ -87,7 +87,7 @@ class PartnerSamples:
 
 @dataclass
 class Partners:
-    """The partners (other images that a metric needs for each sample) of a batch. Shared partners are included once.
+    """The partners of a batch: other images that a metric needs for the samples. Shared partners are included once.
 
     Attributes:
         ids: Ids of the partners' images.
@@ -141,7 +141,7 @@ class Partners:
         return halved
 
     def is_flat(self, sample: int) -> bool:
-        """Return whether the map of one of a sample's partners is constant."""
+        """Return whether a partner of this sample has a constant map."""
         return not self.explain.flat.isdisjoint(self.places[sample])
 
 

@@ -229,7 +229,7 @@ class Curves:
         return np.flatnonzero(self.undefined & ~np.isfinite(scores)).tolist()
 
     def drawn(self, samples: Tensor, kept: Tensor, reference: str) -> Images:
-        """Return pictures (n, 3, H, W): image samples[i] at kept pixels, Bool (n, 1, H, W), the reference elsewhere."""
+        """Return images samples[i] with the reference outside `kept`, Bool (n, 1, H, W), as (n, 3, H, W)."""
         if reference == "inpaint":
             return inpainted(self.images[samples], kept)
         if reference == "linear":
@@ -355,7 +355,7 @@ def fraction_counts(height: int, width: int, fractions: Sequence[float]) -> np.n
 
 
 def recognised_at(curves: Curves, labels: np.ndarray, keep: str, reference: str, exposure: float | None) -> np.ndarray:
-    """Return `Curves.recognised`, float64 (B, P), at `EXPOSURES` (shares of the pixels) or at one exposure."""
+    """Return `Curves.recognised`, float64 (B, P), at `EXPOSURES` (fractions of the pixels) or at one exposure."""
     counts = fraction_counts(curves.height, curves.width, _exposures(exposure))
     return curves.recognised(labels, keep, reference, counts)
 
@@ -404,7 +404,7 @@ def mean(classifier: nn.Module, images: Images) -> Images:
 def blurred(classifier: nn.Module, images: Images) -> Images:
     """Blur images with a Gaussian of 11 x 11 pixels and sigma 5, as in RISE's code (Petsiuk et al., 2018).
 
-    That code convolves the normalised image with a zero padding of 5, so pixels beyond the border equal the
+    That code convolves the normalised image with zero padding of 5 pixels, so pixels beyond the border equal the
     normalisation mean. The kernel is an impulse filtered inside an 11 x 11 window with reflecting edges. The tails are
     folded back into the window, so the kernel is flatter than a truncated Gaussian.
     """

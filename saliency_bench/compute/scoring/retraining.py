@@ -1,7 +1,7 @@
 """Score retraining metrics. They measure how well networks learn from pictures with replaced pixels.
 
-exposure r -> the top fraction r of each picture's pixels in its map -> these pixels, or all others, are replaced -> a
-network is trained on such pictures and tested on other pictures
+At an exposure r, the fraction r of pixels with the highest map values, or all other pixels, are replaced in each
+picture. A network is trained on such pictures and tested on other pictures.
 
 `compute.retraining` trains the networks; this module contains the functions that these metrics share, and their
 protocols.

@@ -43,9 +43,10 @@ class ClassGroups:
     joined: Mapping[int, tuple[int, ...]] = field(default_factory=dict, hash=False)
 
     def group_of(self, label: int) -> tuple[int, ...]:
-        """Return the smallest group that contains a class (the first if several are smallest), or () if there is none.
+        """Return the smallest group that contains a class, or () if no group does.
 
-        A merged group is considered only for the classes that it was created for.
+        If several groups are equally small, the first is returned. A merged group is considered only for the classes
+        that it was created for.
         """
         index = self.index_of_group(label)
         return () if index is None else self.members[index]
@@ -65,7 +66,7 @@ class ClassGroups:
     def rival(self, label: int, scores: np.ndarray) -> tuple[int, ...]:
         """Return the group with the highest mean score among those disjoint from the group of `label`, or ().
 
-        If several are tied, the first is returned. A merged group is never the rival, because it does not stand for a
+        If several are tied, the first is returned. A merged group is never the rival, because it does not represent a
         single concept.
         """
         members = set(self.group_of(label))
@@ -91,8 +92,8 @@ def load_groups(
 
     Args:
         given: {group: [class, ...]}, with classes by name or number, or a JSON or CSV file of groups (CSV with the
-            columns class,group). The default is the stored table with the classifier's classes, else the table with the
-            dataset's classes.
+            columns "class" and "group"). The default is the stored table with the classifier's classes, else the table
+            with the dataset's classes.
         names: Names of the classifier's classes.
         classes: Number of the classifier's classes.
         dataset: Names of the dataset's classes.
@@ -141,7 +142,7 @@ def _tables() -> dict[str, dict]:
 
 
 def places_in(names: Sequence[str], table: dict) -> list[int]:
-    """Return the index of each class of a table in `names`, or [] if `names` and the table have different classes.
+    """Return the index in `names` of each class of a table, or [] if `names` and the table have different classes.
 
     A few ImageNet classes may be spelled differently if all names are in ImageNet's order.
     """

@@ -24,13 +24,13 @@ def group(members: Iterable[int], classes: int, reduction: str = "sum") -> Targe
 
 
 def class_vs_group(a: int, members: Iterable[int], classes: int, reduction: str = "sum") -> Target:
-    """Return weights (1, K): +1 on A, -1 on every other member."""
+    """Return weights (1, K): +1 on A, -1 on every other member of the group."""
     others = sorted(set(class_indices(members, classes).tolist()) - {int(a)})
     return class_rows(a, classes) - (_side(others, classes, reduction) if others else 0)
 
 
 def group_vs_group(g: Iterable[int], h: Iterable[int], classes: int, reduction: str = "sum") -> Target:
-    """Return weights (1, K): +1 on members of G, -1 on members of H. With "sum", a class in both cancels."""
+    """Return weights (1, K): +1 on members of G, -1 on members of H. With "sum", a class in both groups cancels."""
     return _side(g, classes, reduction) - _side(h, classes, reduction)
 
 

@@ -18,7 +18,9 @@ def match(
     label_map: dict | str | Path | None,
     one_each: bool = True,
 ) -> Members:
-    """Match classes by name (ignoring case, spaces and underscores), by number for an unnamed model, or by a label map.
+    """Match classes by name, by number if the model has no class names, or by a label map.
+
+    Case, spaces and underscores are ignored when names are compared.
 
     For a model with the classes "not square" and "square", such as a model with a single logit, all other classes match
     "not square".
@@ -131,7 +133,7 @@ def _mapped(dataset: list[str], model: list[str] | None, classes: int, label_map
 
 
 def index_of(member: str | int, model: list[str] | None, classes: int) -> int:
-    """Return the number of a model's class, given its name, or a number if no class has this name.
+    """Return the number of a model's class, given its name or, if no class has this name, its number.
 
     If no class has exactly this name, `member` may be one of the names in a class name such as "sports car, sport car".
     """

@@ -1,6 +1,7 @@
 """Choose the class that each map explains. The rule is set by `--target label | predicted | contrast:second | FILE`.
 
-The rule `predicted-by:MODEL` needs a second model, so a run creates it (`compute/loading/predicted_by.py`).
+The rule `predicted-by:MODEL` needs a second model, so this rule is created by a run
+(`compute/loading/predicted_by.py`).
 """
 
 import csv
@@ -104,7 +105,7 @@ def check_known(rule: TargetRule, ids: list[str]) -> None:
 
 
 def load_rule(text: str, names: list[str] | None, classes: int, groups: ClassGroups | None = None) -> TargetRule:
-    """Load a rule by name, or from a CSV file with columns image_id, target and, for contrasts, against.
+    """Load a rule by name, or from a CSV file with the columns "image_id", "target" and, for contrasts, "against".
 
     "contrast:second" contrasts the predicted class with the runner-up of its group. It uses the runner-up of all
     classes if there are no groups, or if the predicted class has no group or is alone in its group. Entries of a file
