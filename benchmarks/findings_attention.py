@@ -103,8 +103,8 @@ The network is a vision transformer with {DEPTH} attention blocks, 64 channels a
 {EPOCHS} epochs to distinguish cats from dogs, on photographs other than those explained here. Instead of image patches,
 its tokens are features of EfficientNet-Lite0 at 7 x 7 positions. The receptive field of a feature is larger than its
 cell, so the maps are only approximate. The accuracy on the explained photographs is {value} (n = {accuracy["n"]}). With
-14 x 14 positions, it was 0.615. Because the number of positions was chosen on the same photographs, the accuracy is
-slightly optimistic."""
+14 x 14 positions, the accuracy was 0.615. Because the number of positions was chosen on the same photographs, the
+stated accuracy is slightly optimistic."""
     figure = picture(ATTENTION, "Explainers that use attention")
     return "\n\n".join([TITLE, about, figure, table(run.cells), remarks(run), limits(accuracy["low"])])
 

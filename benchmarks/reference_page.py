@@ -471,7 +471,7 @@ explainer is significantly better than `centre`, `edges` and `random`. Empty cel
 the tests are corrected for multiple comparisons over explainers and metrics, but not over networks. Lite1 and Lite2
 were evaluated on a subset of the photographs used for Lite0, so their results are not independent.
 
-In the list, a case is one metric with one network. For each explainer, the list shows the number of
+In the list below, a case is one metric with one network. For each explainer, the list shows the number of
 cases in which it beats all three baselines, out of all cases in which it was tested.
 
 {beaten}
@@ -486,7 +486,7 @@ intervals of these correlations. Several pairs of rankings are compatible with t
 correlations of all these pairs. Correlations are bold if the interval excludes 0. All intervals on this page show how
 much each correlation may change with different images, but with the same explainers.
 
-In the list, metrics are of three types: *masks* (agreement with a mask), *faithfulness* (insertion and deletion)
+In the list below, metrics are of three types: *masks* (agreement with a mask), *faithfulness* (insertion and deletion)
 and *behaviour* (dependence on weights and class, and sensitivity).
 
 {agree}
@@ -512,16 +512,16 @@ differences.
 
 {costs}
 
-The table shows the cost of each run of the suite `reference` on one H100, with {large:,} images of each dataset and the
+The table shows the cost of each run of the `reference` suite on one H100, with {large:,} images of each dataset and the
 default options of all explainers:
 
 {plan}
 
-The table is based on three assumptions. Every network is as fast as ResNet-18 in fp32 on the page [Speed](speed.md):
+The table assumes that every network is as fast as ResNet-18 in fp32 on the page [Speed](speed.md):
 {forward:,.0f} forward passes and {gradient:,.0f} passes with gradients per second, on images of 224 x 224 pixels.
-Score-CAM uses 512 channels (EfficientNet-Lite has 1,280). The randomisation test needs {layers} maps per
-image. The networks on shapes need much less time than the table shows, because their images have only 64 x 64 pixels.
-The hours include only the passes through the networks.
+It also assumes that Score-CAM uses 512 channels (EfficientNet-Lite has 1,280), and that the randomisation test needs
+{layers} maps per image. The networks on shapes need much less time than the table shows, because their images have only
+64 x 64 pixels. The hours include only the passes through the networks.
 
 ## How much do rankings differ between networks?
 
@@ -544,8 +544,8 @@ use the small settings in `SMALL` (`benchmarks/reference.py`), which are far bel
 from the runs of the page [Findings](findings.md). The scores of individual images are in
 `benchmarks/reference.parquet`; a test generates this page again from these scores and checks that it is unchanged.
 
-For the larger study, run the whole suite `reference`, with built datasets in `--data`, and checkpoints from `--data` or
-from the Hub:
+For the larger study, run the whole `reference` suite. The folder that you pass as `--data` must contain the datasets;
+checkpoints that are not in this folder are loaded from the Hub:
 
 ```console
 $ saliency-bench suite reference --data data --out reference --limit {large} --plan

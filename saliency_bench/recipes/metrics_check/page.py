@@ -302,7 +302,7 @@ def short(counts: Sequence[Count]) -> str:
         lines.append(
             f"- The results of alignment metrics depend on the mask. If the mask covers the whole object (or, for the "
             f"grid network, the cell that contains the evidence), {misled_by_object(counts)} of {len(of_control)} are "
-            f"misled by at least one type of damage. In the control, whose mask covers exactly the evidence, "
+            f"misled by at least one type of damage. In the control, where the mask covers exactly the evidence, "
             f"{f'{len(wrong)} of' if wrong else 'none of'} the {len(of_control)} "
             f"{'is' if len(wrong) < 2 else 'are'} misled, and {len(sees)} detect all types of damage"
             + (f" ({listed(sees)})." if sees else ".")
@@ -334,8 +334,9 @@ def alignment(counts: Sequence[Count]) -> str:
     lines = ["The context network bases its decision on stripes beside the object and ignores the object, so its "
              "correct map is outside the mask. The colour network uses a part of the object. The control is the colour "
              "network with a mask of this part. The table shows the fraction of pictures in which the correct map "
-             "scores higher than a map of the whole object, in the same format as [all numbers](#all-numbers). Except "
-             "in the control, the map of the whole object marks nearly the same pixels as the mask.", "",
+             "scores higher than a map of the whole object. The section [All numbers](#all-numbers) explains the "
+             "format of the cells. Except in the control, the map of the whole object marks nearly the same pixels as "
+             "the mask.", "",
              "| metric | context | colour | control |", "|---|---|---|---|"]  # fmt: skip
     for name in names:
         if name in cells:
