@@ -159,7 +159,7 @@ def check_columns(path: Path, columns: Sequence[str], schema: pa.Schema) -> pq.F
         _check_types(about.schema.to_arrow_schema(), columns, schema)
         numbers = check_pages(path, about, columns, at_once=True).total()
         if about.num_rows > MOST_ROWS or numbers > MOST_NUMBERS:
-            raise ValueError(f"its {about.num_rows:,} rows with {numbers:,} values exceed the limit")
+            raise ValueError(f"more rows ({about.num_rows:,}) or values ({numbers:,}) than the limit allows")
         return about
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
         raise damaged(path, error) from error

@@ -325,7 +325,7 @@ def test_unknown_options_and_wrong_types_are_rejected(load, name):
         says(load, name, "batch_size must .* got a", **inputs, batch_size="a")
     for option, value in load_metric(name).options:
         wrong = {"a": 1} if value is None or isinstance(value, int | float) else 17
-        says(load, name, f"option {option} of {name} takes .*; got", **inputs, **{option: wrong})
+        says(load, name, f"option {option} of {name} must be .*; got", **inputs, **{option: wrong})
     assert load(name).compute(**inputs)["scores"]  # still usable
 
 
