@@ -278,9 +278,9 @@ def other_process_killed(world):
     world.launch(2)
 
 
-FAST = [limit_first_and_more_later, other_batch_size, lost_parts, interrupted_at_work, disk_full, only_widened]
+FAST = [limit_first_and_more_later, lost_parts, interrupted_at_work]
 LATER = [
-    nothing, cells_added, batches_in_reverse, files_of_their_own,
+    other_batch_size, disk_full, only_widened, nothing, cells_added, batches_in_reverse, files_of_their_own,
     interrupted_predicting, interrupted_merging, killed_before_it_wrote_anything, damaged_while_it_ran,
     two_processes, one_killed, other_process_killed,
 ]  # fmt: skip

@@ -151,6 +151,7 @@ def test_small_suite_differs_only_in_options(tmp_path):
     assert "rise:masks=7" in small.runs["vit"].explainers
 
 
+@pytest.mark.slow
 def test_published_page_matches_its_data_file(published, tmp_path):
     assert reference_page.page(published) == (DOCS / "reference.md").read_text(encoding="utf-8")
     reference_page.write_figures(published, tmp_path)
