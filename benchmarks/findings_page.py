@@ -402,10 +402,9 @@ def readings(work: Path, runs: dict[str, Run]) -> str:
     about = (
         f"For Pet-XAI and ResNet-18, the [Saliency-Bench paper](papers.md) reports mIoU values from {low} to {high} "
         f"for {len(SIX)} methods, but does not define how a map is converted to a region. The table shows the mIoU of "
-        f"these {len(asked)} methods and of the baselines for several interpretations, on {len(masks)} photographs "
-        f"of pets. The masks of these photographs cover {100 * share:.0f} % of the image on average. {outcome} "
-        f"`saliency_miou` uses `{usual}`, for which `random` has an mIoU of "
-        f"{values[usual].get('random', float('nan')):.3f}."
+        f"these {len(asked)} methods and of the baselines for several interpretations, on {len(masks)} pets, whose "
+        f"masks cover {100 * share:.0f} % of the image on average. {outcome} `saliency_miou` uses `{usual}`, for which "
+        f"`random` has an mIoU of {values[usual].get('random', float('nan')):.3f}."
     )
     return "\n\n".join(["## Can the mIoU of the Saliency-Bench paper be reproduced?", about, "\n".join(lines)])
 

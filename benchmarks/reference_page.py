@@ -357,7 +357,7 @@ def question_networks(found: Sequence[Order], metrics: Mapping[str, Run]) -> lis
     if not found:
         return []
     values = [order.rho.value for order in found]
-    lines = [f"- Of {len(found)} comparisons (one metric, and two networks on the same photographs; "
+    lines = [f"- Of {len(found)} comparisons (each of one metric and two networks on the same photographs; "
              f"{found[0].explainers} explainers without baselines), {sum(order.above for order in found)} have an "
              f"interval above 0. Spearman's correlation is {np.mean(values):.2f} on average ({min(values):.2f} to "
              f"{max(values):.2f}).",
