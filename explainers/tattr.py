@@ -75,8 +75,8 @@ def tattr(classifier: Classifier, images: Images, target: Target, *, start: int 
 
     Relevance is always propagated from the logits. Each image needs a forward pass, a backward pass and a propagation
     of relevance (two propagations for weights of both signs). The rule for a linear layer has four matrix products, so
-    the total time is about that of six forward passes (ten for weights of both signs). The memory is about twice the
-    memory of a training step for one image.
+    the total time is about that of six forward passes (ten for weights of both signs). The explainer needs
+    about twice as much memory as a training step for one image.
 
     Args:
         classifier: Network to explain.

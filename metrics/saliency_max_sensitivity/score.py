@@ -24,7 +24,7 @@ def check(*, radius: float, draws: int, **others: object) -> None:
 
 
 def passes(options: dict, height: int, width: int) -> tuple[int, int]:
-    """Return the numbers of pictures (0) and of maps per image: one map per draw, and one more for unit=normalised."""
+    """Return (0, maps per image): one map per draw, and one more for unit=normalised, but no pictures."""
     return 0, options["draws"] + (_unit(options["unit"], options["relative"]) == "normalised")
 
 

@@ -105,7 +105,7 @@ def plain_requirements(extras: Sequence[str] = ()) -> list[str]:
 
 
 def read_requirements(extras: Sequence[str] = ()) -> list[str]:
-    """Return the requirements for reading results without running networks, together with those of these extras."""
+    """Return the requirements of these extras and those for reading results without running networks."""
     named = {line: re.match(r"[\w.-]+", line) for line in plain_requirements(extras)}
     return [line for line, name in named.items() if name is None or name[0] not in COMPUTING]
 

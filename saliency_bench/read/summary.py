@@ -441,7 +441,7 @@ def fault_lines(cells: Sequence[CellResult]) -> list[str]:
 
 
 def lines_below(cells: Sequence[CellResult]) -> list[str]:
-    """Return the lines below a table, about failures and about explainers with flat maps."""
+    """Return the lines about failures and flat maps that are printed below a table."""
     flat = [f"{name} {counted(count, 'map')}" for name, count in flat_maps(cells).items()]
     return fault_lines(cells) + [f"flat maps (one value everywhere): {', '.join(flat)}"] * bool(flat)
 
@@ -457,7 +457,7 @@ def flat_maps(cells: Sequence[CellResult]) -> dict[str, int]:
 
 
 def in_order(cells: Sequence[CellResult]) -> list[str]:
-    """Return the ids of the explainers sorted by their mean of the first metric, best first, with baselines last."""
+    """Return the explainers' ids, sorted by mean score on the first metric: best first, baselines last."""
     sign = -1 if cells[0].higher_is_better else 1
     first = [cell for cell in cells if cell.metric_id == cells[0].metric_id]
     means = {cell.explainer_id: sign * cell.value for cell in first if cell.value is not None}

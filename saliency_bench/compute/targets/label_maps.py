@@ -56,7 +56,7 @@ def match(
         raise _no_match(missing, f"the model has {', '.join(model[:4])}{' ...' * (len(model) > 4)}")
     if twice := [name for name, indices in zip(dataset, places, strict=True) if len(indices) > 1]:
         raise UserError(
-            f"the model has several classes called {twice[0]}; refer to it by its number in --label-map FILE"
+            f"the model has several classes called {twice[0]}; use the class number in --label-map FILE"
         )
     return places
 

@@ -406,7 +406,7 @@ def either(names: Sequence[str]) -> str:
 
 
 def on_grey(counts: Sequence[Count]) -> list[str]:
-    """Compare the detection rates of the blurred map with grey replacement and with black replacement of pixels.
+    """Compare the blurred map's detection rates for grey and for black replacement values.
 
     Only metrics that are misled when pixels are replaced by black are listed.
     """
