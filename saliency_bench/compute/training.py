@@ -89,7 +89,9 @@ def train(
     _check_output(out, recipe)
     accelerator = accelerator_on(device)
     if accelerator.num_processes > 1:
-        raise UserError("a network is trained in a single process; start the training without torchrun or accelerate launch")
+        raise UserError(
+            "a network is trained in a single process; start the training without torchrun or accelerate launch"
+        )
     with without_bars(not progress):
         source = find(dataset)
         splits = _splits(source, recipe, label_column)

@@ -55,9 +55,7 @@ def match(
     if missing := [name for name, indices in zip(dataset, places, strict=True) if not indices]:
         raise _no_match(missing, f"the model has {', '.join(model[:4])}{' ...' * (len(model) > 4)}")
     if twice := [name for name, indices in zip(dataset, places, strict=True) if len(indices) > 1]:
-        raise UserError(
-            f"the model has several classes called {twice[0]}; use the class number in --label-map FILE"
-        )
+        raise UserError(f"the model has several classes called {twice[0]}; use the class number in --label-map FILE")
     return places
 
 
