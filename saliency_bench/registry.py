@@ -116,7 +116,7 @@ def _points(kind: str) -> dict[str, EntryPoint]:
     for point in sorted(points, key=_called):
         if not NAME.fullmatch(point.name):
             name = one_line(point.name, 60)
-            rule = "a name must contain at most 100 letters, digits, '.', '_' and '-', and begin with a letter or digit"
+            rule = "a name consists of at most 100 letters, digits, '.', '_' and '-', and begins with a letter or digit"
             complain(f"{KINDS[kind]} {name} of {_called(point)} cannot be used: {rule}")
         elif (first := known.setdefault(point.name, point)) is not point and first.value != point.value:
             complain(

@@ -3,7 +3,7 @@
 Rows are comparable ("for the same question") if everything that determines their scores, except the explainer, is the
 same: dataset, model, target, seed and metric. Official ranks compare rows whose explainers the board has run. Any other
 row has a rank "if true": its rank among the official rows, assuming that the scores in all rows of its submitter are
-true. Rows of other submitters affect these ranks only if the board has run their explainers.
+true. Rows of other submitters affect both kinds of rank only if the board has run their explainers.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Train a classifier with Adam, and keep the weights of the best epoch in validation (Zhang et al., 2023).
+"""Train a classifier with Adam, and keep the weights with the best validation accuracy (Zhang et al., 2023).
 
 If images have several classes, each logit is trained separately, and mean average precision replaces accuracy.
 

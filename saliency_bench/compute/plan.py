@@ -32,9 +32,9 @@ def plan(
 ) -> list[tuple[range, Stored]]:
     """Return [(batch, {output id: positions with results on disk})] for every incomplete batch.
 
-    Call this function from the main process only, while it holds the lock. Damaged files are deleted first. Files that
-    record an error raised by an explainer or metric of this call are also deleted, because the error may have been
-    temporary. A strict run also deletes files with any other fault.
+    Call this function from the main process only, while it holds the lock. Damaged files are deleted first. Files with
+    results of an explainer of this call are also deleted if the explainer, a metric or the network raised an error,
+    because the error may have been temporary. A strict run also deletes files with any other fault.
 
     Args:
         store: Part files of the run.

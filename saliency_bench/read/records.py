@@ -159,7 +159,7 @@ def check_columns(path: Path, columns: Sequence[str], schema: pa.Schema) -> pq.F
         _check_types(about.schema.to_arrow_schema(), columns, schema)
         numbers = check_pages(path, about, columns, at_once=True).total()
         if about.num_rows > MOST_ROWS or numbers > MOST_NUMBERS:
-            raise ValueError(f"more rows ({about.num_rows:,}) or values ({numbers:,}) than the limit allows")
+            raise ValueError(f"it has {about.num_rows:,} rows and {numbers:,} values, more than the limit")
         return about
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
         raise damaged(path, error) from error

@@ -491,7 +491,7 @@ def long_ids(path):
     (column("map", [[1, 2, 3], [1, 2]]), "is not an array"), (column("map", []), "is not an array"),
     (column("map", None), "is not an array"), (column("map", "text"), "column map is not"),
     (column("scale", "text"), "column scale is not"), (pipe, "not a regular file"),
-    (gigabytes, "than the limit allows"), (long_ids, "its strings take up"),
+    (gigabytes, "more than the limit"), (long_ids, "its strings take up"),
 ])  # fmt: skip
 def test_malformed_stored_maps_are_rejected(tmp_path, monkeypatch, spoil, words):
     monkeypatch.setattr("saliency_bench.read.records.MOST_NUMBERS", 3 * 10**6)

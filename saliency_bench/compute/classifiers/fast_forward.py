@@ -18,9 +18,9 @@ enough or not faster, the classifier itself is used, and the log gives the reaso
 the image size, never on the images, so identical batches have bit-identical results.
 
 With `load_classifier(..., compile=True)` (`run --compile`) the copy is compiled. On an H100 in bf16, this reduces the
-time of ResNet-18 to 66 % and the time of ResNet-50 to 58 %. On a CPU, it reduces the time of ResNet-18 to 76 to 89 %.
-Compiling takes up to 20 seconds for each image size on a GPU, and more on a CPU. A network that cannot be compiled as a
-whole raises UserError.
+time of ResNet-18 to 66 % and the time of ResNet-50 to 58 %. On a CPU, the time of ResNet-18 is between 76 and 89 % of
+the original. Compiling takes up to 20 seconds for each image size on a GPU, and more on a CPU. A network that cannot be
+compiled as a whole raises UserError.
 
 Making a copy costs as much as a few passes, so a classifier reuses its last copy until one of these changes: image
 size, precision, layout, a weight, or a training flag, hook, replaced method or plain attribute of a module. Weights are

@@ -233,8 +233,8 @@ def outlasting_rare_scores(
 
     k is 1 for a gate. k is also 1 for narrow scores, for which an end would move by more than `NARROW` times its
     distance from the value. For other scores, k = 1 would make many intervals too wide, so k is 1.5 + 30 / C, at most
-    3. An ordinary interval misses the mean on each side in 2.5 % of cases, so at least 90 % of the intervals contain
-    the mean (docs/numbers.md).
+    3. The mean lies beyond the widened end in at most k * 2.5 % (7.5 %) of cases and beyond the other end in 2.5 % of
+    cases, so at least 90 % of the widened intervals contain the mean (docs/numbers.md).
 
     Args:
         estimate: Estimate with its interval.

@@ -12,8 +12,8 @@ The p-value refers to the mean, which is the reported number, and does not assum
 assumes that D and -D are equally likely. Scores with differently shaped distributions violate this: if the score of one
 explainer is a rare event, and the score of the other varies smoothly around the same mean, all samples without the
 event favour the same explainer. A difference must therefore stay significant after another cluster is added. The sum of
-this cluster has the opposite sign and the largest observed magnitude (`another_cluster`). The test flips this cluster
-like all others.
+this cluster has the opposite sign to the difference, and a magnitude of at least the largest observed one
+(`another_cluster`). The test flips this cluster like all others.
 
 An explainer may also fail on rare images that the samples miss. If the scores vary little, these failures can explain a
 difference of any size. A difference must therefore stay significant even if such failures occur, as for
