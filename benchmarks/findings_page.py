@@ -396,7 +396,7 @@ def readings(work: Path, runs: dict[str, Run]) -> str:
         "this range."
         if off <= CLOSE
         else f"None of the {len(values)} interpretations puts the values of all {len(asked)} methods in this range. "
-        f"With the closest one, `{nearest[0]}`, the value of one method is {off:.3f} outside the range."
+        f"Even with the closest one, `{nearest[0]}`, a method is up to {off:.3f} outside the range."
     )
     share = float(np.mean([mask.mean() for mask in masks.values()]))
     about = (

@@ -544,8 +544,8 @@ use the small settings in `SMALL` (`benchmarks/reference.py`), which are far bel
 from the runs of the page [Findings](findings.md). The scores of individual images are in
 `benchmarks/reference.parquet`; a test generates this page again from these scores and checks that it is unchanged.
 
-For the larger study, run the whole `reference` suite. The folder that you pass as `--data` must contain the datasets;
-checkpoints that are not in this folder are loaded from the Hub:
+For the larger study, run the whole `reference` suite. The folder that you pass as `--data` contains built datasets and
+checkpoints; those that it does not contain are loaded from the Hub:
 
 ```console
 $ saliency-bench suite reference --data data --out reference --limit {large} --plan
