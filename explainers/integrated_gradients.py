@@ -47,7 +47,7 @@ def integrated_gradients(
     on: On = "logit",
     batch_size: int | None = None,
 ) -> Maps:
-    """Return the gradient averaged along a path from a baseline to the image, times the image minus the baseline.
+    """Return the gradient averaged along a straight path from a baseline to the image, times image minus baseline.
 
     Args:
         classifier: Network to explain.

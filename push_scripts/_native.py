@@ -1,4 +1,4 @@
-"""Generate the two requests with which the owner of a namespace asks for the Hub's own leaderboards."""
+"""Generate the two requests that a namespace's owner must send before the Hub shows its own leaderboards."""
 
 from collections.abc import Sequence
 

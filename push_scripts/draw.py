@@ -1,4 +1,4 @@
-"""Show how a metric uses the maps of selected samples of a run.
+"""Draw how a metric uses the maps of selected samples of a run.
 
 example:
   saliency-bench draw runs/first runs/second --what maps --out maps.png

@@ -8,9 +8,9 @@ example:
       --target "tiger cat" --against "Egyptian cat" tabby --out why.png
 
 The drawing shows the image after preprocessing, then one map per explainer, with the predicted class and its
-probability below. For each class given with --target, there is one row, followed by one row for each class or group
-given with --against. A group consists of class names joined by "|", or is defined by --groups or built in (ImageNet,
-pets, VOC, shapes).
+probability below. Each class given with --target (default: the predicted class) has one row, followed by one row for
+each other class or group given with --against. A group consists of class names joined by "|", or is defined by --groups
+or built in (ImageNet, pets, VOC, shapes).
 """
 
 import json

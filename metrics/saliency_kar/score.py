@@ -42,7 +42,7 @@ def saliency_kar(
     initial: Initial = "new",
     exposures: list | tuple | None = None,
 ) -> np.ndarray:
-    """Return whether each image is classified correctly by networks trained on only the top fraction r of each picture.
+    """Return whether each image is classified correctly by networks trained on a map's top fraction r of each picture.
 
         score = integral of a(r) dr over [0, 1] by the trapezoid rule at r = 0, 5, 10, 15, 20, 30, 50, 75, 100 %
 
