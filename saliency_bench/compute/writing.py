@@ -2,9 +2,9 @@
 
 Only this module writes `scores/`, `maps/`, `predictions/`, `other_predictions/` and `thumbnails/` in the folder of a
 run. `merging.py` merges the parts into tables. `plan.py` checks which parts exist and deletes damaged parts. Each
-process writes its own parts. A part is written once and contains the results of about half a minute of work. If the
-process is killed, at most half a minute of work is lost, or the current batch if it takes longer. Complete results are
-never written again.
+process writes its own parts. A part is written once and contains the results of about half a minute of work, or of
+more work if the folder has many parts (`GROWTH`). If the process is killed, at most the work of one part is lost, or
+the current batch if it takes longer. Complete results are never written again.
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor

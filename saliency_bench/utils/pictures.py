@@ -262,7 +262,7 @@ def _refuse_giant(image: Image.Image) -> None:
 
 
 def is_plain(image: Image.Image) -> bool:
-    """Return whether an image is an RGB JPEG or PNG with one frame and no alpha. Datasets store it unchanged."""
+    """Return whether an image is an RGB JPEG or PNG with one frame and no alpha, which datasets store unchanged."""
     one_frame = getattr(image, "n_frames", 1) == 1
     return image.format in SUFFIXES and image.mode == "RGB" and one_frame and "transparency" not in image.info
 

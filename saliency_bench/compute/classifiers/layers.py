@@ -319,7 +319,7 @@ def last_feature_map(classifier: Classifier, images: Images, pixels: int = 1) ->
     """Return the last, outermost module whose map is aligned, contains all evidence and has more than `pixels` pixels.
 
     The result is None if there is no such module, or if non-patch tokens follow the last map. If the last map does not
-    contain all evidence, the result is the last earlier module whose map does so.
+    contain all evidence, the result is the last earlier module whose map contains all evidence.
     """
     maps = _feature_maps(classifier, images, pixels)
     if maps and is_cut(classifier, images, maps[-1]) and _is_placed(classifier, images, maps[-1]):

@@ -97,7 +97,7 @@ class SplitTable:
 
     @property
     def count(self) -> int:
-        """Return the number of samples in the run. They are the first whole groups in the run's order."""
+        """Return the number of samples in the run. The run consists of whole groups, in the run's order."""
         return self.order.first(self.spec.limit)
 
     @cached_property

@@ -229,7 +229,7 @@ class Curves:
         return np.flatnonzero(self.undefined & ~np.isfinite(scores)).tolist()
 
     def drawn(self, samples: Tensor, kept: Tensor, reference: str) -> Images:
-        """Return images samples[i] with the reference outside `kept`, Bool (n, 1, H, W), as (n, 3, H, W)."""
+        """Return pictures (n, 3, H, W): image samples[i] where `kept`, Bool (n, 1, H, W), is True, else the reference."""
         if reference == "inpaint":
             return inpainted(self.images[samples], kept)
         if reference == "linear":

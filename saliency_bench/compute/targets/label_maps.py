@@ -20,7 +20,7 @@ def match(
 ) -> Members:
     """Match classes by name, by number if the model has no class names, or by a label map.
 
-    Case, spaces and underscores are ignored when names are compared.
+    When names are compared, case is ignored, and underscores, dashes and repeated spaces count as one space.
 
     For a model with the classes "not square" and "square", such as a model with a single logit, all other classes match
     "not square".
@@ -172,7 +172,7 @@ def _no_match(names: list[str], why: str) -> UserError:
 
 
 def _plain(name: str) -> str:
-    """Normalise a class name for matching: ignore case, spaces, dashes and underscores."""
+    """Normalise a class name for matching: lower case, and one space for each run of spaces, dashes and underscores."""
     return " ".join(name.lower().replace("_", " ").replace("-", " ").split())
 
 
