@@ -229,7 +229,7 @@ class Curves:
         return np.flatnonzero(self.undefined & ~np.isfinite(scores)).tolist()
 
     def drawn(self, samples: Tensor, kept: Tensor, reference: str) -> Images:
-        """Return pictures (n, 3, H, W): image samples[i] where `kept`, Bool (n, 1, H, W), is True, else the reference."""
+        """Return pictures (n, 3, H, W): image samples[i] where `kept`, Bool (n, 1, H, W), is true, else reference."""
         if reference == "inpaint":
             return inpainted(self.images[samples], kept)
         if reference == "linear":
