@@ -60,7 +60,7 @@ CITATION = """@article{everingham2010pascal,
 
 
 def root_of(source: Path | None, name: str, lists: str = "segmentation", year: int = 2012) -> Path:
-    """Find the folder VOC2012, or that of a different year. It may be the source itself, or inside or above the source.
+    """Find the VOC folder of a year. It may be the source itself, or inside or above the source.
 
     Raises:
         UserError: There is no such folder.

@@ -64,9 +64,9 @@ def _faulty(result) -> int:
     faults = result.summary["faults"]
     if not faults:
         return 0
-    from saliency_bench.utils.messages import complain
+    from saliency_bench.utils.messages import complain, counted
 
     reason, total = next(iter(faults)), sum(faults.values())
-    left_out = "record was left out: " if total == 1 else "records were left out, for example: "
-    complain(f"error: {total} {left_out}{reason}; see {result.folder / 'records.parquet'}")
+    left_out = "was left out" if total == 1 else "were left out, for example"
+    complain(f"error: {counted(total, 'record')} {left_out}: {reason}; see {result.folder / 'records.parquet'}")
     return 2

@@ -141,7 +141,7 @@ def score(logits: Tensor, target: Target, on: str = "logit", classifier: object 
 
 
 def weighs_infinite(logits: Tensor, target: Target) -> np.ndarray:
-    """Return whether each target has a weight on an infinite logit, such as that of a masked-out class, bool (B,)."""
+    """Return whether each target has a weight on an infinite logit (such as a masked-out class), bool (B,)."""
     return (logits.isinf() & (target.to(logits.device) != 0)).any(dim=1).cpu().numpy()
 
 

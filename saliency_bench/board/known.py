@@ -222,8 +222,8 @@ def known_dataset(name: Any, split: str = "test") -> KnownDataset:
     Raises:
         UserError: The dataset cannot be loaded.
     """
-    # These imports take half a second in every process. Displaying a board starts several processes, none of which
-    # needs them.
+    # These imports take half a second in every process. Displaying a board starts several processes that do not
+    # need them.
     from saliency_bench.compute.reading import group_names
     from saliency_bench.data.fingerprints import fingerprint
     from saliency_bench.data.loading import find, sample_ids

@@ -1,4 +1,4 @@
-"""Before a run starts, leave out the explainers that do not work with the network, and print the reason for each."""
+"""Leave out explainers before a run if they do not work with the network, and print the reason for each."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress

@@ -47,5 +47,5 @@ def hub_name(text: str, revision: str | None = None) -> HubName:
 
 
 def could_be_on_the_hub(text: str) -> bool:
-    """Return whether a name has the format of a Hub id rather than that of a path."""
+    """Return whether a name has the format of a Hub id and is not a path."""
     return ID.fullmatch(text) is not None and not text.startswith(".")

@@ -74,7 +74,7 @@ class Answer:
         image_sha256: SHA-256 of the displayed image.
         seconds: Time in seconds that the person spent on the answer.
         created: Time when the answer was stored.
-        corrected_by: Reviewer whose correction has replaced the payload and the mask, or None.
+        corrected_by: Reviewer who corrected the payload and the mask, or None.
     """
 
     id: int

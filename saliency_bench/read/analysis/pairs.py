@@ -25,7 +25,7 @@ class ExplainerPair:
 
     Attributes:
         against: Difference and its test.
-        better: Fraction of samples on which the first is better; None for an aggregate, whose samples have no scores.
+        better: Fraction of samples on which the first is better; None for an aggregate (samples have no scores).
         equal: Fraction of samples on which both are equal; None for an aggregate.
         worse: Fraction of samples on which the first is worse; None for an aggregate.
         ahead: Samples on which the first is furthest ahead of the other; `difference` is first minus second.

@@ -48,7 +48,7 @@ def write_samples(run: Run, page: Path, data: object = None) -> Path:
     """Write the page of all samples of a run next to its report, and return its path.
 
     Args:
-        run: A single run, or merged runs, of which the first provides the thumbnails.
+        run: A single run, or merged runs (the thumbnails come from the first run).
         page: Path of the report.
         data: Dataset (as for `load_dataset`) whose images are shown under the maps. Defaults to the dataset of the run,
             if it is a folder that still exists.

@@ -140,7 +140,7 @@ class Flipped:
 
 
 def another_cluster(sums: np.ndarray, may_be: float = 0.0) -> float:
-    """Return the sum of an additional cluster. Its sign is opposite to that of the sum of all other clusters.
+    """Return the sum of an additional cluster. It has the opposite sign to the sum of all other clusters.
 
     Its absolute value is the maximum |D|, and at least `may_be`.
 

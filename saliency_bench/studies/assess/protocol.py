@@ -5,7 +5,7 @@ A person rates all maps of an image in a random order that is stored in the assi
 "ratings": {"complete": 4, ...}}, where place is the position of the map among the maps of the image, starting at 0. If
 a person changes the ratings of a map, this is a new revision.
 
-Attention checks use separate images, which are the same for everyone and whose ratings do not count. One of the maps
+Attention checks use separate images. They are the same for everyone, and their ratings do not count. One of the maps
 (the unit `[image id, null]`) belongs to a different image but is displayed over the image of the check. An attentive
 person gives this map the lowest ratings.
 """
