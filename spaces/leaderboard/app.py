@@ -68,13 +68,13 @@ def _board(live: Live, functions: list[Callable]) -> None:
 
 
 def _frame(live: Live) -> str:
-    """Return the HTML of the initial page. The script then replaces parts of it according to the URL in the browser."""
+    """Return the HTML of the initial page, which is busy until the script replaces its parts according to the URL."""
     first = live.page.show("")
     return (
         '<div class="lb"><h1>Saliency maps you can trust</h1>'
         f'<div data-part="head">{first["head"]}</div><div data-part="form">{first["form"]}</div>'
         '<p class="lb-problem" data-part="problem" role="alert"></p>'
-        f'<div data-part="body">{first["body"]}</div></div>'
+        f'<div data-part="body" aria-busy="true">{first["body"]}</div></div>'
     )
 
 

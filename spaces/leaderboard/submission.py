@@ -47,7 +47,7 @@ def tab(live: Live) -> None:
             if profile is None or token is None:
                 raise UserError("sign in first")
             if archive is None:
-                raise UserError("first select a .zip file that contains the folder of a run")
+                raise UserError("first upload a .zip file that contains the folder of a run")
             limits.count(profile.username)
             folder = folders.make(profile.username)
             unfold(Path(archive), Path(folder), maps)

@@ -21,6 +21,8 @@ from test_board_page import EVIL, METHOD, archive, key_of, root  # noqa: F401
 pytestmark = pytest.mark.slow
 CHROMIUM = "/usr/bin/chromium"
 PETS = SCENES[0][0]
+IDLE = "[data-part=body]:not([aria-busy])"  # no content will be replaced until the next click
+PATIENCE = 60_000  # milliseconds; long, because these tests run beside others on few cores
 
 
 def free_port():
@@ -28,16 +30,20 @@ def free_port():
         return free.getsockname()[1]
 
 
+def accepts(port):
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
+
+
 @contextmanager
 def running(line, port, **options):
     """Run a command, and yield its address as soon as it accepts connections at this port."""
     server = subprocess.Popen([str(word) for word in line], **options)
     try:
-        for _ in range(600):
-            with socket.socket() as asked:
-                if asked.connect_ex(("127.0.0.1", port)) == 0:
-                    break
+        until = time.monotonic() + 300
+        while not accepts(port):
             assert server.poll() is None, "the server has ended"
+            assert time.monotonic() < until, "the server does not accept connections"
             time.sleep(0.1)
         yield f"http://127.0.0.1:{port}/"
     finally:
@@ -73,13 +79,13 @@ def tab(chromium, address):
         context = chromium.new_context(viewport={"width": width, "height": 800}, **options)
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(15_000)
+        page.set_default_timeout(PATIENCE)
         page.on("request", lambda asked: faults.append(asked.url) if is_elsewhere(asked.url, address) else None)
         page.on("pageerror", lambda error: faults.append(str(error)))
         page.on("dialog", lambda dialog: faults.append(f"dialog {dialog.message}"))
         page.goto(address + ("?" + query if query else ""))
         page.wait_for_selector(".lb-pages")
-        page.wait_for_load_state("networkidle")
+        page.wait_for_selector(IDLE)
         return page
 
     yield show

@@ -6,7 +6,7 @@ import sys
 import httpx
 import pytest
 from local_hub import FOUNDER, VISITOR, openid
-from test_board_browser import chromium, free_port, running  # noqa: F401
+from test_board_browser import PATIENCE, chromium, free_port, running  # noqa: F401
 from test_board_uploads import BOARD, CARD, files_of, maps_of, packed
 
 pytestmark = pytest.mark.slow
@@ -73,7 +73,7 @@ def check(page, path, words):
     if page.get_by_label("Clear").count():
         page.get_by_label("Clear").first.click()
     page.locator("input[type=file]").set_input_files(path)
-    page.get_by_text(path.stem).first.wait_for()
+    page.locator(f'a[download="{path.name}"]').wait_for()  # the name alone is displayed before the upload has finished
     page.get_by_role("button", name="Check", exact=True).click()
     page.locator(".lb-detail").filter(has_text=words).wait_for()
 
@@ -83,7 +83,7 @@ def test_visitor_signs_in_and_submits(space, shared_hub, run, chromium, tmp_path
     elsewhere = []
     context = chromium.new_context(viewport={"width": 1280, "height": 900})
     page = context.new_page()
-    page.set_default_timeout(20_000)
+    page.set_default_timeout(PATIENCE)
     homes = (address, hub.url, "ws://127.0.0.1", "data:", "blob:")
     page.on("request", lambda asked: None if asked.url.startswith(homes) else elsewhere.append(asked.url))
     page.goto(address)

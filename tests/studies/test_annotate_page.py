@@ -32,7 +32,7 @@ def shown(browser, annotating, options=DESKTOP, **settings):
 def opened(browser, url, options):
     context = browser.new_context(**options)
     page = context.new_page()
-    page.set_default_timeout(15000)
+    page.set_default_timeout(60_000)
     problems = []
     page.on("pageerror", lambda error: problems.append(str(error)))
     page.on(

@@ -250,7 +250,7 @@ LATER = 700  # milliseconds after which a second click is accepted
 def page(browser):
     """Open a page with a clock that tests control, so that the speed of the machine does not matter."""
     page = browser.new_page(viewport={"width": 1280, "height": 800})
-    page.set_default_timeout(15000)
+    page.set_default_timeout(60_000)
     page.clock.install()
     yield page
     page.close()
