@@ -165,8 +165,6 @@ def test_metric_with_columns_can_be_added_to_run(whole, shapes, resnet, tmp_path
     both = sb.run(**settings(shapes, resnet, metrics=["saliency_miou", brightness]), out=tmp_path / "run")
     assert first.cells[0].cell_id in {cell.cell_id for cell in both.cells}
     assert scores(both) == scores(whole)
-    again = sb.run(**settings(shapes, resnet, metrics=["saliency_miou", brightness]), out=tmp_path / "run")
-    assert again.complete
 
 
 def test_invalid_column_declarations_are_rejected(shapes, resnet, tmp_path):
@@ -175,7 +173,6 @@ def test_invalid_column_declarations_are_rejected(shapes, resnet, tmp_path):
 
     for function, columns, words in (
         (lambda maps, columns: 0, (), r"has the parameter `columns`; declare the columns with @sb.metric\(columns=\["),
-        (lambda maps: 0, ("image_without_object",), "image_without_object.*has no parameter `columns`"),
         (lambda maps, columns: 0, ("mask",), "the column mask; .* parameter masks"),
     ):
         refused(words, declared, function, *columns)

@@ -103,15 +103,6 @@ def test_peak_memory_does_not_grow_with_samples(tmp_path):
 
 
 @pytest.mark.thorough
-def test_peak_memory_does_not_grow_with_cells(tmp_path):
-    dataset = folder_of(1_000, tmp_path / "data")
-    few, many = ([f"saliency_miou:threshold={number / 100}" for number in range(1, 1 + count)] for count in (5, 50))
-    small, large = (peak(dataset, tmp_path, metrics=metrics, batch_size=100) for metrics in (few, many))
-    print(f"peak memory: {small:.0f} MiB for 10 cells, {large:.0f} MiB for 100: {large / small - 1:+.1%}")
-    assert large <= 1.1 * small
-
-
-@pytest.mark.thorough
 def test_files_and_memory_of_a_generated_run(tmp_path):
     """Run `benchmarks/scale.py` on a small scale."""
     path = Path(__file__).parents[2] / "benchmarks" / "scale.py"

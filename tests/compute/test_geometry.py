@@ -135,10 +135,7 @@ def test_geometry_is_described_in_words():
     assert str(Geometry()) == "as it is"
 
 
-SIDES = [(7, 224), (8, 299), (13, 224), (6, 227), (2, 32), (9, 5)]
-
-
-@pytest.mark.parametrize(("small", "side"), SIDES)
+@pytest.mark.parametrize(("small", "side"), [(7, 224), (13, 224), (2, 32), (9, 5)])
 def test_enlarge_matches_torch_interpolation(small, side):
     """Cells are rounded to 2^-15 of the map's range, so values agree within 2^-9 of one of these steps."""
     cells, images = torch.randn(3, small, small + 1), torch.empty(3, 3, side, side + 3)
@@ -165,17 +162,6 @@ def test_rounding_noise_does_not_change_pixel_order():
     assert torch.equal(exact.sign(), noisy.sign())
     assert enlarge(torch.full((1, 2, 2), 0.7), images[:1]).unique().tolist() == [pytest.approx(0.7, rel=1e-7)]
     assert enlarge(torch.zeros(1, 2, 2), images[:1]).unique().tolist() == [0]
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize(("small", "side"), SIDES)
-def test_equal_cells_give_equal_pixels(small, side):
-    """Equal cells of a row give equal pixels of a row. Columns behave in the same way."""
-    cells = (torch.rand(64, small, 1) * torch.randint(1, 100, (64, 1, 1))).expand(64, small, small)
-    images = torch.empty(64, 3, side, side)
-    across, down = enlarge(cells, images), enlarge(cells.mT, images)
-    assert torch.equal(across, across[..., :1].expand_as(across))
-    assert torch.equal(down, across.mT)
 
 
 def test_enlarged_map_is_flat_inside_and_at_border():

@@ -411,7 +411,7 @@ class Picky(nn.Module):
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("error", [RuntimeError, ZeroDivisionError, ValueError, KeyError, AssertionError])
+@pytest.mark.parametrize("error", [RuntimeError, ValueError])
 def test_only_samples_with_model_errors_are_left_out(error, shapes, tmp_path):
     model = Picky(error)
     classifier = sb.load_classifier(model, mean=0, std=1, size=(32, 32), labels=None)

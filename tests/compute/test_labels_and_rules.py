@@ -25,10 +25,8 @@ RACERS = ["maillot", "maillot, tank suit", "racer, race car", "race car, toy", "
     (["Beagle", "siamese cat"], MODEL, 4, None, [[2], [1]]),  # by name, ignoring order and case
     (["a", "b"], None, 2, None, [[0], [1]]),  # by number if the model has no names
     (["a", "b"], ["LABEL_0", "LABEL_1"], 2, None, [[0], [1]]),
-    (CAT_DOG, MODEL, 4, {"cat": ["tabby cat", "Siamese_Cat"], "dog": 3}, [[0, 1], [3]]),
     (CAT_DOG, MODEL, 4, '{"cat": ["tabby cat", "Siamese_Cat"], "dog": 3}', [[0, 1], [3]]),  # a file
     (["a"], ["3", "0", "2", "1"], 4, {"a": 1}, [[3]]),  # a name has priority over a number
-    (["a"], ["3", "0", "2", "1"], 4, {"a": "1"}, [[3]]),
     # a class that the model does not have
     (["cat", "fox"], MODEL, 4, {"cat": 0, "fox": []}, [[0], []]),
     (["cat", "fox"], MODEL, 4, {"cat": 0, "fox": None}, [[0], []]),
@@ -50,7 +48,6 @@ def as_file(mapping, tmp_path):
 
 @pytest.mark.parametrize(("labels", "model", "classes", "mapping", "words"), [
     (CAT_DOG, MODEL, 4, None, "--label-map"),
-    (CAT_DOG, MODEL, 4, {"cat": 0}, r"\bdog\b"),
     (CAT_DOG, MODEL, 4, {"cat": 0, "dog": "bagle"}, "bagle.*beagle"),
     (CAT_DOG, MODEL, 4, {"cat": 0, "dog": 4}, "'4'"),
     (CAT_DOG, MODEL, 4, "missing.json", r"missing\.json"),
@@ -233,16 +230,12 @@ def test_fitting_label_map_is_selected():
 @pytest.mark.parametrize(("target", "expected"), [
     (targets.one_hot([2, 0], 3), [[0, 0, 1], [1, 0, 0]]),
     (targets.one_hot(1, 3), [[0, 1, 0]]),
-    (targets.one_hot(torch.tensor([1, 2]), 3), [[0, 1, 0], [0, 0, 1]]),
     (targets.contrast([0, 1], [1, 1], 3), [[1, -1, 0], [0, 0, 0]]),
     (targets.group([0, 2], 4), [[1, 0, 1, 0]]),
-    (targets.group(range(2), 3), [[1, 1, 0]]),
     (targets.class_vs_group(0, [0, 1, 2], 4), [[1, -1, -1, 0]]),
-    (targets.class_vs_group(3, [0, 1], 4), [[-1, -1, 0, 1]]),
     (targets.class_vs_group(1, [1], 3), [[0, 1, 0]]),  # a class against a group of only itself equals the class
     (targets.group_vs_group([0, 1], [1, 3], 4), [[1, 0, 0, -1]]),
     # "mean" divides each side by its size
-    (targets.group([0, 2], 4, reduction="mean"), [[0.5, 0, 0.5, 0]]),
     (targets.class_vs_group(0, [0, 1, 2], 4, reduction="mean"), [[1, -0.5, -0.5, 0]]),
     (targets.group_vs_group([0], [1, 2, 3, 4], 5, "mean"), [[1, -0.25, -0.25, -0.25, -0.25]]),
 ])  # fmt: skip

@@ -229,7 +229,7 @@ def test_group_file_changes_ids_of_group_metrics(shapes, resnet, tmp_path, capsy
 
 
 def test_group_metrics_are_rejected_without_groups(tmp_path, shapes):
-    rows = datasets.load_dataset(str(shapes), split="test").select(range(4)).remove_columns("scene")
+    rows = datasets.load_dataset(str(shapes), split="test").select(range(4)).remove_columns(["scene", "group"])
     plain = rows.cast_column("label", datasets.ClassLabel(names=[f"kind {number}" for number in range(8)]))
     plain.to_parquet(tmp_path / "data" / "test-00000.parquet")
     network = nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(48, 8))
@@ -237,5 +237,7 @@ def test_group_metrics_are_rejected_without_groups(tmp_path, shapes):
                 "out": tmp_path / "run", "device": "cpu", "progress": False}  # fmt: skip
     refused(r"saliency_pgs.*groups.*--groups", run, **settings, metrics=["saliency_pgs"])
     assert not (tmp_path / "run").exists()
-    (cell,) = run(**settings, metrics=["saliency_class_sensitivity"]).summary["cells"]
+    done = run(**settings, metrics=["saliency_class_sensitivity"])
+    assert done.records()["group"] == [None] * 4
+    (cell,) = done.summary["cells"]
     assert (cell["n"], cell["left_out"]) == (0, {"flat map, not ranked": 4})  # this metric needs no groups

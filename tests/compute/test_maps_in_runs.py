@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +21,7 @@ from saliency_bench.board.submission import of_run
 from saliency_bench.cli import main
 from saliency_bench.compute.maps import map_files
 from saliency_bench.compute.maps.map_files import read_maps_of
+from saliency_bench.compute.precomputed import explainer_of
 from saliency_bench.compute.scoring.inputs import MetricInputs
 from saliency_bench.errors import UserError
 from saliency_bench.read.stored_maps import SCHEMA, StoredMaps, packed, table_of
@@ -63,23 +65,30 @@ def grey(path, values):
     Image.fromarray(values).save(f"{path}.png")
 
 
-@pytest.mark.slow
-def test_every_map_format_gives_the_same_cells(run, by_id, maps, tmp_path):
+def test_every_map_format_gives_the_same_version(by_id, maps, tmp_path):
     ids = list(by_id)
-    table = pa.table({"image_id": ids, "map": [values.ravel() for values in by_id.values()]})
-    pq.write_table(table, tmp_path / "maps.parquet")
     np.save(tmp_path / "maps.npy", maps)
     np.savez(tmp_path / "maps.npz", maps)
     torch.save(torch.from_numpy(maps), tmp_path / "maps.pt")
     forms = {
         "array": maps, "tensor": torch.from_numpy(maps), "list": list(maps), "dict": by_id,
-        "folder": folder_of(tmp_path / "a", by_id), "text": str(tmp_path / "a"), "npy": tmp_path / "maps.npy",
+        "folder": folder_of(tmp_path / "a", by_id), "npy": tmp_path / "maps.npy", "packed": tmp_path / "maps.npz",
         "npz": folder_of(tmp_path / "b", by_id, lambda path, values: np.savez_compressed(f"{path}.npz", values)),
-        "parquet": tmp_path / "maps.parquet", "packed": tmp_path / "maps.npz", "tensors": tmp_path / "maps.pt",
         "pt": folder_of(tmp_path / "c", by_id, lambda path, values: torch.save(torch.from_numpy(values), f"{path}.pt")),
+        "tensors": tmp_path / "maps.pt",
     }  # fmt: skip
-    ids = {form: run({"mine": given}, name=form).cells[0].cell_id for form, given in forms.items()}
-    assert len(set(ids.values())) == 1, ids
+    tables = {"rows": pa.list_(pa.list_(pa.float32())), "flat": pa.list_(pa.float64()),
+              "fixed": pa.list_(pa.float32(), 32 * 32)}  # fmt: skip
+    for name, kind in tables.items():
+        rows = [values.tolist() if name == "rows" else values.ravel().tolist() for values in maps]
+        table = pa.table({"image_id": ids, "map": pa.array(rows, kind)})
+        forms[name] = tmp_path / f"{name}.parquet"
+        pq.write_table(table.take(list(range(len(ids)))[::-1]), forms[name])  # in any order
+    files, versions = {image_id: f"{image_id}.npy" for image_id in ids}, {}
+    for form, given in forms.items():
+        source = given if isinstance(given, Path) else map_files.in_memory("mine", given)
+        versions[form] = explainer_of("mine", source, files, (32, 32), 0, files).version
+    assert len(set(versions.values())) == 1, versions
 
 
 ONE = {"a": "a.npy"}
@@ -117,8 +126,6 @@ class OfAKind(torch.Tensor):
     (lambda: np.zeros((2, 3)), "it contains numpy"),
     (lambda: {"map": torch.zeros(2, 3)}, "(it contains a dict, not one tensor); save only the maps"),
     (lambda: torch.zeros(2, 3).to_sparse(), "_rebuild_sparse_tensor, not one dense tensor"),
-    (lambda: torch.zeros(2, 3, device="meta"), "_rebuild_meta_tensor_no_storage, not one dense tensor"),
-    (lambda: torch.quantize_per_tensor(torch.zeros(2, 3), 0.1, 0, torch.qint8), "_rebuild_qtensor, not one dense"),
     (lambda: torch.zeros(2, 3).as_subclass(OfAKind), "_rebuild_from_type_v2, not one dense tensor"),
     (lambda: torch.zeros(2, 3, dtype=torch.complex64), "torch.ComplexFloatStorage, not one dense tensor"),
     (lambda: torch.zeros(2, 3, dtype=torch.complex64).conj().imag, "save maps.resolve_neg().clone()"),
@@ -128,7 +135,7 @@ class OfAKind(torch.Tensor):
     (lambda: torch.full((2, 3), torch.nan), "the map contains NaN"),
     (lambda: torch.zeros(2**18 + 1), "but the limit is 1,048,576"),
     *((lambda content=content: content, "is not a zip archive, the format of torch.save")
-      for content in (b"", b"PK\x03\x04", b"cos\nsystem\n(S'touch opened'\ntR.")),
+      for content in (b"", b"cos\nsystem\n(S'touch opened'\ntR.")),
 ])  # fmt: skip
 def test_torch_files_with_other_content_are_rejected(content, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -165,18 +172,15 @@ def of_pickle(change):
 @pytest.mark.parametrize(("change", "options", "words"), [
     (lambda name, content: content + bytes(2**21) * name.endswith("/0"), {"kind": zipfile.ZIP_DEFLATED},
      "unpack to more than 1,048,576 bytes"),
-    (lambda name, content: content, {"again": ("data.pkl",)}, "2 members named 'a/data.pkl'"),
     (lambda name, content: content, {"again": ("0",)}, "2 members named 'a/data/0'"),
     (lambda name, content: content[: 5 if name.endswith("/0") else None], {}, "smaller than its description states"),
     (lambda name, content: b"big" if name.endswith("byteorder") else content, {}, "not little-endian"),
     (of_pickle(lambda content: content + bytes(10**6)), {}, "description has more than 100,000 bytes"),
     (of_pickle(lambda content: b""), {}, "description cannot be read"),
-    (of_pickle(lambda content: content[:40]), {}, "description cannot be read"),
     (of_pickle(lambda content: content.replace(b"K\x02K\x03", b"K\xffK\xff", 1)), {}, "smaller than its"),
     (of_pickle(lambda content: content.replace(b"K\x02", b"J\xff\xff\xff\xff", 1)), {}, "header is damaged"),
     (of_pickle(lambda _: b"\x80\x02c__builtin__\nbytearray\nJ\xff\xff\xff\x7f\x85R."), {}, "__builtin__.bytearray"),
     (of_pickle(lambda _: b"\x80\x02Nr\xff\xff\xff\x7f."), {}, "it contains a NoneType"),  # a large memo index
-    (of_pickle(lambda _: b"\x80\x02" + b"(" * 90_000 + b"t" * 90_000 + b"."), {}, "more than 100,000 bytes"),
     (of_pickle(lambda _: b"\x80\x02" + b"(" * 40_000 + b"t" * 40_000 + b"."), {}, "it contains a tuple"),
 ])  # fmt: skip
 def test_malformed_torch_archives_are_rejected(change, options, words, tmp_path):
@@ -199,15 +203,12 @@ def test_id_with_slash_is_read_from_subfolder(tmp_path):
     refused(r"the name of .*9\.npy is not the id of a known image", dict, read_maps_of(tmp_path, "mine", files, (2, 3)))
 
 
-@pytest.mark.slow
-def test_grey_images_are_read_as_maps(run, by_id, tmp_path):
-    scaled = {image_id: np.uint8(np.clip(128 + 40 * values, 0, 255)) for image_id, values in by_id.items()}
-    pictures = run({"mine": folder_of(tmp_path / "grey", scaled, grey)}, name="png")
-    deep = {image_id: values.astype(np.uint16) * 100 for image_id, values in scaled.items()}
-    sixteen = run({"mine": folder_of(tmp_path / "16 bits", deep, grey)}, name="deep")
-    arrays = run({"mine": scaled}, name="dict")
-    assert pictures.cells[0].cell_id == arrays.cells[0].cell_id
-    assert sixteen.cells[0].value == pytest.approx(arrays.cells[0].value)
+@pytest.mark.parametrize("kind", [np.uint8, np.uint16])
+def test_grey_images_are_read_as_maps(kind, tmp_path):
+    values = np.array([[0, 1, 2], [100, 200, np.iinfo(kind).max]], kind)
+    ((_, found),) = read_maps_of(folder_of(tmp_path / "grey", {"a": values}, grey), "mine", ONE, (2, 3))
+    assert found.dtype == np.float32
+    assert np.array_equal(found, values)
 
 
 @pytest.mark.slow
@@ -271,7 +272,6 @@ def test_recorded_call_has_placeholder_for_arrays(run, maps, by_id, tmp_path):
     (lambda maps: np.where(maps > 3, np.nan, maps), "maps mine, image .* NaN or infinite"),
     (lambda maps: maps.astype(complex), "maps mine: .*real numbers"),
     (lambda maps: None, "maps mine.*got NoneType"),
-    (lambda maps: 5, "maps mine.*got int"),
     (lambda maps: {"nobody": maps[0]}, "maps mine, image nobody: the dataset has no image with this id"),
     (lambda maps: {}, "maps mine contains no map"),
 ])  # fmt: skip
@@ -280,32 +280,29 @@ def test_invalid_map_arrays_are_rejected(given, words, run, maps, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.slow
-def test_invalid_map_files_are_rejected(run, by_id, tmp_path):
-    first = next(iter(by_id))
+COLOUR = np.zeros((2, 3, 3), np.uint8)
 
-    def broken(name, change):
-        folder = folder_of(tmp_path / name, by_id)
-        (folder / f"{first}.npy").unlink()
-        change(folder / first)
-        return folder
 
-    colour = np.zeros((32, 32, 3), np.uint8)
-    cases = {
-        "colour": (lambda path: grey(path, colour), "picture in colour"),
-        "small": (lambda path: grey(path, colour[:16, :, 0]), "16 x 32, but"),
-        "text": (lambda path: path.with_suffix(".png").write_text("no picture"), "is not a PNG file"),
-        "two": (lambda path: np.savez(f"{path}.npz", a=np.ones((32, 32)), b=np.ones((32, 32))), "contains 2 arrays"),
-        "zip": (lambda path: path.with_suffix(".npz").write_text("PK"), "is not an .npz file"),
-        "bomb": (lambda path: np.savez_compressed(f"{path}.npz", np.zeros(10**7)), "is not an .npz file"),
-        "objects": (lambda path: np.savez(f"{path}.npz", np.array([{}], object)), "npz"),
-        "pipe": (lambda path: os.mkfifo(f"{path}.npy"), "is not a regular file"),
-        "pipe of a picture": (lambda path: os.mkfifo(f"{path}.png"), "is not a regular file"),
-        "twice": (lambda path: (np.save(f"{path}.npy", by_id[first]), grey(path, colour[:, :, 0])), "occurs twice"),
-        "stranger": (lambda path: np.save(f"{path}x.npy", by_id[first]), f"is not the id of a known image.*{first}"),
-    }
-    for name, (change, words) in cases.items():
-        refused(words, run, {"mine": broken(name, change)})
+@pytest.mark.parametrize(("write", "words"), [
+    (lambda path: grey(path, COLOUR), "picture in colour"),
+    (lambda path: grey(path, COLOUR[:1, :, 0]), "1 x 3, but"),
+    (lambda path: path.with_suffix(".png").write_text("no picture"), "is not a PNG file"),
+    (lambda path: np.savez(f"{path}.npz", a=np.ones((2, 3)), b=np.ones((2, 3))), "contains 2 arrays"),
+    (lambda path: path.with_suffix(".npz").write_text("PK"), "is not an .npz file"),
+    (lambda path: np.savez_compressed(f"{path}.npz", np.zeros(10**7)), "is not an .npz file"),  # unpacks to 80 MB
+    (lambda path: np.savez(f"{path}.npz", np.array([{}], object)), "npz"),
+    (lambda path: os.mkfifo(f"{path}.npy"), "is not a regular file"),
+    (lambda path: os.mkfifo(f"{path}.png"), "is not a regular file"),
+    (lambda path: (np.save(f"{path}.npy", COLOUR[..., 0]), grey(path, COLOUR[..., 0])), "occurs twice"),
+    (lambda path: np.save(f"{path}x.npy", COLOUR[..., 0]), "ax.npy is not the id of a known image.*such as a.npy"),
+])  # fmt: skip
+def test_invalid_map_files_are_rejected(write, words, tmp_path):
+    (tmp_path / "maps").mkdir()
+    write(tmp_path / "maps" / "a")
+    refused(words, explainer_of, "mine", tmp_path / "maps", ONE, (2, 3), 0)
+
+
+def test_special_files_of_maps_are_rejected(run, tmp_path):
     os.mkfifo(tmp_path / "maps.parquet")
     for path in (tmp_path / "maps.parquet", "/dev/zero"):
         refused("is not a regular file", run, {"mine": path})
@@ -314,7 +311,6 @@ def test_invalid_map_files_are_rejected(run, by_id, tmp_path):
 
 @pytest.mark.parametrize(("entries", "words"), [
     (["nowhere"], "does not name a folder of maps; write NAME=FOLDER"),
-    (["mine="], "does not name a folder of maps"),
     (["mine=nowhere"], "there are no maps at nowhere; use a folder of .npy, .npz, .pt or grey .png files, or one .npy"),
     (["two words=."], "cannot be the name"),
     (["gradcam=."], "gradcam is the name of an explainer"),
@@ -384,7 +380,7 @@ def test_stored_maps_match_explainer_within_float16(done, shapes, resnet):
     assert np.asarray(kept["random"]).shape == (len(ids), 32, 32)
 
 
-@pytest.mark.parametrize("size", [1e-30, 1e-6, 1.0, 1e6, 1e30, 0.0])
+@pytest.mark.parametrize("size", [1e-30, 1.0, 1e30, 0.0])
 def test_stored_maps_keep_digits_at_any_scale(tmp_path, size):
     maps = [size * np.random.default_rng(0).normal(size=(3, 5)).astype(np.float32), None, np.zeros((3, 5), np.float32)]
     pq.write_table(table_of([4, 5, 6], ["d", "e", "f"], maps), tmp_path / "000001-0.parquet")
@@ -489,7 +485,7 @@ def long_ids(path):
 
 @pytest.mark.parametrize(("spoil", "words"), [
     (column("map", [[1, 2, 3], [1, 2]]), "is not an array"), (column("map", []), "is not an array"),
-    (column("map", None), "is not an array"), (column("map", "text"), "column map is not"),
+    (column("map", "text"), "column map is not"),
     (column("scale", "text"), "column scale is not"), (pipe, "not a regular file"),
     (gigabytes, "more than the limit"), (long_ids, "its strings take up"),
 ])  # fmt: skip

@@ -146,9 +146,8 @@ def test_torchvision_object_error_names_default_mean_and_std():
     assert sb.explain(rows()[0]["image"], classifier).explainer == "gradcam"
 
 
-@pytest.mark.parametrize("make", [small, lambda: models.resnet18(num_classes=8)])
-def test_plain_module_needs_mean_and_std_everywhere(make, shapes, tmp_path):
-    model, images = make(), torch.rand(2, 3, 64, 64)
+def test_plain_module_needs_mean_and_std_everywhere(shapes, tmp_path):
+    model, images = small(), torch.rand(2, 3, 64, 64)
     calls = [
         lambda: load_classifier(model),
         lambda: load_classifier(model, mean=0.5),
@@ -191,7 +190,6 @@ def test_logits_are_read_from_tensor_or_dict():
     (Takes(lambda net, x: net(x, x)), r"tensor of images \(B, 3, H, W\).*forward"),
     (Takes(lambda net, x: net(x[:, :1])), "images with 3 channels"),
     (nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 3)), r"16 x 16.*size="),
-    (small(nn.Softmax(dim=1)), "probabilities.*logits"),
     (small(nn.Softmax(dim=1)).bfloat16(), "probabilities.*logits"),
 ])  # fmt: skip
 def test_unusable_inputs_and_outputs_are_rejected(model, words):
@@ -200,9 +198,9 @@ def test_unusable_inputs_and_outputs_are_rejected(model, words):
 
 
 @pytest.mark.parametrize(("model", "given", "words"), [
-    *((model, {}, "is not a classifier.*torch module") for model in (abs, 7, None, {"model": 1}, b"resnet")),
+    *((model, {}, "is not a classifier.*torch module") for model in (abs, None, {"model": 1})),
     *((small(), {"mean": 0, "std": 1, "size": size}, "size( must|=)")
-      for size in (0, -1, 100_000, 2.5, "big", (8,), (8, 8, 8))),
+      for size in (0, 100_000, 2.5, "big", (8,))),
     *((small(), {"mean": 0, "std": 1} | given, "mean|std") for given in (
         {"mean": "red"}, {"mean": (0.5, 0.5)}, {"mean": float("nan")}, {"std": 0}, {"std": (1, 1, -1)},
         {"std": None})),
@@ -260,14 +258,12 @@ def state(model):
     }
 
 
-@pytest.mark.sample(3)
-@pytest.mark.parametrize("options", [{}, {"precision": "bf16"}, {"channels_last": True}])
 @pytest.mark.parametrize("kind", ["module", "classifier"])
-def test_run_keeps_model_object_unchanged(kind, options, folder, shapes, tmp_path):
+def test_run_keeps_model_object_unchanged(kind, folder, shapes, tmp_path):
     network = object_of(folder).train()
     model = network if kind == "module" else load_classifier(network).train()
     before, digest = state(model), load_classifier(object_of(folder)).digest
-    records(model, shapes, tmp_path / "run", **options)
+    records(model, shapes, tmp_path / "run", precision="bf16", channels_last=True)
     assert state(model) == before
     if kind == "classifier":
         assert (model.precision, model.channels_last, model.layer, model.digest) == ("fp32", False, None, digest)

@@ -1,7 +1,9 @@
 """Test strings that name a user's own network, in commands and calls that take a model."""
 
+import contextlib
 import warnings
 import zipfile
+from pathlib import Path
 
 import pytest
 import torch
@@ -47,14 +49,26 @@ PLAIN = "mean=0,std=1"
 IMAGES = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
 
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """Write networks and weights, valid and not, to a folder. Return (folder, names in the network file)."""
+    folder, namespace = tmp_path_factory.mktemp("networks"), {}
+    with contextlib.chdir(folder):
+        (folder / "own_net.py").write_text(CODE)
+        exec(CODE, namespace)
+        write_weights(namespace)
+        write_unusable_weights(namespace)
+    return folder, namespace
+
+
 @pytest.fixture
-def own(tmp_path, monkeypatch):
-    """Write networks and weights to a folder, and return (string that names the network file, names in the file)."""
-    monkeypatch.chdir(tmp_path)
-    name = f"net_{abs(hash(str(tmp_path)))}"
-    (tmp_path / f"{name}.py").write_text(CODE)
-    namespace = {}
-    exec(CODE, namespace)
+def own(written, monkeypatch):
+    """Return (string that names the network file, names in the file)."""
+    monkeypatch.chdir(written[0])
+    return "./own_net.py", written[1]
+
+
+def write_weights(namespace):
     torch.save(namespace["make"](8).state_dict(), "plain.pth")
     save_file(namespace["make"](6).state_dict(), "six.safetensors")
     inner = {f"model.{key}": value for key, value in namespace["Trained"](6).state_dict().items()}
@@ -68,9 +82,27 @@ def own(tmp_path, monkeypatch):
     torch.save({"model": plain, "model_ema": averaged}, "both.pth")
     torch.save({"state_dict_ema": plain}, "averaged.pth")
     torch.save({f"net.{'_orig_mod.' * ('4.' in key)}{key}": value for key, value in plain.items()}, "compiled.pth")
-    (tmp_path / "classes.txt").write_text("\n".join("abcdefgh"))
-    (tmp_path / "windows.txt").write_bytes("\r\n".join("abcdefgh").encode("utf-8-sig"))
-    return f"./{name}.py", namespace
+    Path("classes.txt").write_text("\n".join("abcdefgh"))
+    Path("windows.txt").write_bytes("\r\n".join("abcdefgh").encode("utf-8-sig"))
+
+
+def write_unusable_weights(namespace):
+    torch.save({"0.weight": torch.ones(8, 3, 3, 3)}, "other.pth")
+    for name in ("code.pth", "code.ckpt"):
+        torch.save(nn.Linear(2, 2), name)
+    torch.save({"fc.weight": torch.zeros(1).expand(200_000, 512)}, "wide.pth")  # 2 kB
+    Path("net.onnx").touch()
+    plain, recursive = namespace["make"](8).state_dict(), {}
+    recursive["state_dict"] = recursive
+    bias = plain["0.bias"]
+    for name, content in {"none": None, "recursive": recursive}.items():
+        torch.save(content, f"{name}.ckpt")
+    for name, odd in {"sparse": bias.to_sparse(), "meta": bias.to("meta"), "complex": bias * 1j}.items():
+        torch.save(plain | {"0.bias": odd}, f"{name}.ckpt")
+    torch.save({"0.weight": torch.zeros(10**6)}, "stored.ckpt")
+    with zipfile.ZipFile("stored.ckpt") as stored, zipfile.ZipFile("bomb.ckpt", "w", zipfile.ZIP_DEFLATED) as packed:
+        for name in stored.namelist():
+            packed.writestr(name, stored.read(name))
 
 
 @pytest.mark.parametrize(("text", "width"), [
@@ -152,45 +184,31 @@ REFUSED = {
 
 @pytest.mark.parametrize("text", REFUSED)
 def test_unusable_model_strings_are_rejected(own, text):
-    torch.save({"0.weight": torch.ones(8, 3, 3, 3)}, "other.pth")
-    for name in ("code.pth", "code.ckpt"):
-        torch.save(nn.Linear(2, 2), name)
-    torch.save({"fc.weight": torch.zeros(1).expand(200_000, 512)}, "wide.pth")  # 2 kB
-    open("net.onnx", "wb").close()
-    plain, recursive = own[1]["make"](8).state_dict(), {}
-    recursive["state_dict"] = recursive
-    bias = plain["0.bias"]
-    for name, content in {"none": None, "recursive": recursive}.items():
-        torch.save(content, f"{name}.ckpt")
-    for name, odd in {"sparse": bias.to_sparse(), "meta": bias.to("meta"), "complex": bias * 1j}.items():
-        torch.save(plain | {"0.bias": odd}, f"{name}.ckpt")
-    torch.save({"0.weight": torch.zeros(10**6)}, "stored.ckpt")
-    with zipfile.ZipFile("stored.ckpt") as stored, zipfile.ZipFile("bomb.ckpt", "w", zipfile.ZIP_DEFLATED) as packed:
-        for name in stored.namelist():
-            packed.writestr(name, stored.read(name))
     refused(REFUSED[text].replace("FILE", own[0]), sb.load_classifier, text.replace("FILE", own[0]))
 
 
-@pytest.mark.parametrize("stored", [[1, 2], "text", 5, torch.ones(3), {"width": 8}, {"lr": {}}])
-def test_unusable_hyper_parameters_of_checkpoint_are_ignored(own, stored):
+@pytest.mark.parametrize("stored", [5, {"width": 8}, {"lr": {}}])
+def test_unusable_hyper_parameters_of_checkpoint_are_ignored(own, stored, tmp_path, monkeypatch):
+    network = Path(own[0]).resolve()
+    monkeypatch.chdir(tmp_path)
     torch.save({"state_dict": own[1]["Trained"](8).state_dict(), "hyper_parameters": stored}, "strange.ckpt")
-    assert sb.load_classifier(f"{own[0]}:Trained:width=8,weights=strange.ckpt,{PLAIN}")(IMAGES).shape == (2, 8)
+    assert sb.load_classifier(f"{network}:Trained:width=8,weights=strange.ckpt,{PLAIN}")(IMAGES).shape == (2, 8)
 
 
 def test_command_line_and_python_give_the_same_run(own, shapes, tmp_path, capsys):
     text = f"{own[0]}:make:{PLAIN},size=32"
     settings = ["--dataset", str(shapes), "--explainers", "gradcam", "--metrics", "saliency_miou", "--limit", "4"]
-    assert main(["run", *settings, "--model", text, "--out", "cli"]) == 0
+    assert main(["run", *settings, "--model", text, "--out", str(tmp_path / "cli")]) == 0
     network = sb.load_classifier(own[1]["make"](), mean=0, std=1, size=32)
     runs = [
         sb.run(dataset=shapes, model=model, explainers=["gradcam"], metrics=["saliency_miou"], limit=4,
                out=tmp_path / name, progress=False)
         for name, model in (("text", text), ("object", network))
     ]  # fmt: skip
-    scores = [sb.load_run(folder).cells[0].value for folder in ("cli", *(run.folder for run in runs))]
+    scores = [sb.load_run(folder).cells[0].value for folder in (tmp_path / "cli", *(run.folder for run in runs))]
     assert scores[0] == scores[1] == scores[2]
     assert f"--model {text}" in (tmp_path / "cli/report.html").read_text()
-    assert main(["run", *settings, "--model", text, "--out", "cli"]) == 0
+    assert main(["run", *settings, "--model", text, "--out", str(tmp_path / "cli")]) == 0
     assert "already contains every requested score" in capsys.readouterr().out
 
 

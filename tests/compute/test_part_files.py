@@ -171,8 +171,7 @@ def link(path):
     return other
 
 
-STRAYS = ["000000-{} (1).parquet", "._000000-{}.parquet", "backup.parquet", "000000-{}.parquet.bak", "0-{}.parquet",
-          "000000-{}0.parquet", "000000-ABCDEF0123456789.parquet"]  # fmt: skip
+STRAYS = ["000000-{} (1).parquet", "._000000-{}.parquet", "000000-{}.parquet.bak", "000000-ABCDEF0123456789.parquet"]
 OTHERS = {name: copied(name) for name in STRAYS} | {
     "a folder": empty_folder, "a link": link,
     "start": lambda path: path.rename(path.with_name("000000005" + path.name[9:])),

@@ -56,8 +56,8 @@ def test_reliability_of_halves_matches_hand_values():
     assert np.isnan(reliability(one, np.full_like(one, np.nan))).all()
 
 
-@pytest.mark.parametrize("draws", [1, 2, 10, 1000])
-@pytest.mark.parametrize("median", [0.01, 0.49, 0.5, 0.79, 0.85, 0.9, 1.0])
+@pytest.mark.parametrize("draws", [1, 10, 1000])
+@pytest.mark.parametrize("median", [0.49, 0.5, 0.79, 0.85, 0.9])
 def test_suggested_draws_are_the_fewest_that_reach_the_goal(median, draws):
     about = Reliability(median=median, n=3, draws=draws)
 
@@ -200,15 +200,6 @@ def test_reliability_does_not_depend_on_batches_or_growth(started):
     assert (grown.folder / "reliability.parquet").read_bytes() == first
 
 
-def test_run_without_random_draws_has_no_reliability(started):
-    run = started("plain", explainers=["gradient"])
-    assert not (run.folder / "reliability.parquet").exists()
-    assert (len(run.map_values()), run.map_values().column_names) == (0, records.RELIABILITY.names)
-    assert run.summary["reliability"] == {}
-    assert not [line for line in run.lines if line.startswith("Reliability")]
-    assert "few draws</span>" not in run.report.read_text()
-
-
 def test_part_files_of_old_version_have_no_reliability(started, monkeypatch):
     earlier = [field for field in records.STORED if field.name not in ("reliability", "draws")]
     with monkeypatch.context() as before:
@@ -270,3 +261,9 @@ def test_run_describes_target_size_and_sign_of_maps(started):
     assert str(sb.load_run(run.folder)) == str(run)
     assert "Maps explain the predicted class; upsampled from" in run.report.read_text()
     assert started("sizes", explainers=explainers, target="predicted").summary["maps"] == run.summary["maps"]
+    # none of these explainers draws at random
+    assert not (run.folder / "reliability.parquet").exists()
+    assert (len(run.map_values()), run.map_values().column_names) == (0, records.RELIABILITY.names)
+    assert run.summary["reliability"] == {}
+    assert not [line for line in run.lines if line.startswith("Reliability")]
+    assert "few draws</span>" not in run.report.read_text()

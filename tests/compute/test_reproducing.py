@@ -169,18 +169,20 @@ def test_run_with_function_stores_python_call(start, check_repeated):
 
 
 @pytest.mark.slow
-def test_unnamed_objects_get_unique_names_in_call(start, check_repeated):
+def test_unnamed_objects_get_unique_names_in_call(start, check_repeated, resnet):
     bound = partial(brightness, power=2.0)
     left, right = Shifted(1), Shifted(2)
     own = [brightness, bound, left, right, lambda classifier, images, target: images[:, 0],
            composing.smoothed("gradient", draws=2), composing.absolute(left), load_explainer("rise", masks=5),
     ]  # fmt: skip
-    done = start(own, limit=4)
+    model = sb.load_classifier(str(resnet), device="cpu", layer="resnet.encoder.stages.0")
+    done = start(own, limit=4, model=model)
     command = done.summary["command"]
     names = ["brightness", "my_brightness", "my_shifted", "my_shifted_2", "my_lambda"]
     for name in names:
         assert f"# {name}: " in command
     assert "power=2.0" in command
+    assert "layer='resnet.encoder.stages.0'" in command  # the classifier is loaded again by its name
     composed = "composing.smoothed('gradient', draws=2, sigma=0.15), composing.absolute(my_shifted), 'rise:masks=5'"
     assert composed in command
     check_repeated(done, **dict(zip(names, own, strict=False)))
@@ -199,13 +201,6 @@ def test_call_describes_dataset_model_and_tables(start, check_repeated, shapes):
                  done.summary["model"]["digest"], done.summary["dataset"]["fingerprint"]):  # fmt: skip
         assert part in done.summary["command"]
     check_repeated(done, dataset=rows, model=model)
-
-
-@pytest.mark.slow
-def test_call_reloads_classifier_by_its_name(start, check_repeated, resnet):
-    done = start([brightness], model=sb.load_classifier(str(resnet), device="cpu", layer="resnet.encoder.stages.0"))
-    assert "layer='resnet.encoder.stages.0'" in done.summary["command"]
-    check_repeated(done, brightness=brightness)
 
 
 @pytest.mark.slow

@@ -19,13 +19,9 @@ def world(tmp_path_factory):
     folder = tmp_path_factory.mktemp("named")
     data = str(sb.build("shapes-xai", folder / "shapes", size=32, count=60, progress=False))
     names = sb.load_dataset(data, split="test").features["label"].names
-    # predictions differ from picture to picture
-    return (
-        folder,
-        data,
-        str(small_checkpoint(folder / "model", names, spread=50)),
-        str(small_checkpoint(folder / "other", names[::-1], seed=1, spread=50)),
-    )
+    own = small_checkpoint(folder / "model", names, spread=50)  # predictions differ from picture to picture
+    other = small_checkpoint(folder / "other", names[::-1], seed=1, spread=50)
+    return folder, data, str(own), str(other)
 
 
 def run(world, out, model=None, **settings):
@@ -121,8 +117,8 @@ def test_other_class_order_changes_the_targets(world, tmp_path, by_file):
     assert set(first).isdisjoint(ids(go("moved", moved)))
 
 
-@pytest.mark.parametrize("is_named", [True, False])
-def test_predicted_by_run_matches_classes_in_other_order(world, tmp_path, caplog, is_named):
+def test_predicted_by_run_matches_classes_in_other_order(world, tmp_path, caplog):
+    """The network has no class names, so it has the names of the dataset."""
     names = sb.load_classifier(world[2]).labels
     torch.manual_seed(2)
     last = torch.nn.Conv2d(3, len(names), 5)
@@ -132,7 +128,7 @@ def test_predicted_by_run_matches_classes_in_other_order(world, tmp_path, caplog
     moved = torch.nn.Sequential(torch.nn.Conv2d(3, len(names), 5), *list(network)[1:])
     moved[0].load_state_dict({key: value[order] for key, value in last.state_dict().items()})
     shuffled = sb.load_classifier(moved, labels=[names[place] for place in order], **common)
-    usual = sb.load_classifier(network, labels=names if is_named else None, **common)
+    usual = sb.load_classifier(network, **common)
     chosen = {"limit": 8, "explainers": ["gradient"], "metrics": ["saliency_miou"]}
     named = run(world, tmp_path / "named", model=shuffled, target="predicted", **chosen)
     got = run(world, tmp_path / "got", model=usual, target=f"predicted-by:{named.folder}", **chosen)
@@ -144,9 +140,8 @@ def test_predicted_by_run_matches_classes_in_other_order(world, tmp_path, caplog
 
 def test_predicted_by_run_never_opens_the_stored_model(world, tmp_path, monkeypatch):
     """The model name in the run is a path chosen by the author of the run."""
-    folder = str(
-        small_checkpoint(tmp_path / "model", sb.load_classifier(world[3]).labels, seed=1, spread=50)
-    )  # the other model
+    names = sb.load_classifier(world[3]).labels
+    folder = str(small_checkpoint(tmp_path / "model", names, seed=1, spread=50))
     chosen = {"limit": 4, "explainers": ["random"]}
     named = run(world, tmp_path / "named", model=folder, target="predicted", **chosen)
     expected = run(world, tmp_path / "expected", target=f"predicted-by:{named.folder}", **chosen)

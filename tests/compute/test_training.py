@@ -79,9 +79,8 @@ def test_checkpoint_loads_with_class_names_and_processor(trained, shapes):
 
 
 @pytest.mark.slow
-def test_weights_are_reproducible_and_depend_on_seed(trained, shapes, tmp_path):
-    assert equal(weights(trained), weights(go(shapes, tmp_path / "a")))
-    assert not equal(weights(trained), weights(go(shapes, tmp_path / "b", seed=1)))
+def test_weights_depend_on_seed(trained, shapes, tmp_path):
+    assert not equal(weights(trained), weights(go(shapes, tmp_path / "other", seed=1)))
 
 
 @pytest.mark.slow
@@ -142,18 +141,11 @@ def test_config_file_starts_from_random_weights(trained, shapes, tmp_path):
 
 
 @pytest.mark.parametrize(("changes", "words"), [
-    ({"epochs": 0}, "--epochs.*1"),
-    ({"batch_size": 0}, "--batch-size.*1"),
     ({"learning_rate": -1.0}, "--learning-rate.*0"),
-    ({"learning_rate": float("nan")}, "nan"),
-    ({"limit": 0}, "--limit 0"),
     ({"size": 2}, "too small"),
     ({"size": 15}, "--size 15"),
     ({"model": "torchvision:resnet18"}, "cannot be saved"),
-    ({"device": "banana"}, "banana"),
     ({"precision": "fp16"}, "precision 'fp16'; .*bf16"),
-    ({"model": "./nowhere"}, r"\./nowhere"),
-    ({"dataset": "nope"}, r"\bnope\b"),
 ])  # fmt: skip
 def test_invalid_settings_are_rejected_before_writing(changes, words, shapes, tmp_path):
     settings = {"dataset": str(shapes), "model": ResNetConfig(**CONFIG), "epochs": 1, "size": 32, "device": "cpu"}
@@ -204,47 +196,17 @@ def splits_of(shapes):
     return chosen, sb.load_dataset(shapes, split="validation")
 
 
-def fitted(shapes, train_rows, validation_rows, progress=False, changed=lambda rows: rows):
-    recipe = fitting.Recipe(epochs=3, size=32, limit=64)
+def test_fit_matches_train_and_shows_progress(trained, shapes, capsys):
+    rows, recipe = splits_of(shapes), fitting.Recipe(epochs=3, size=32, limit=64)
     names = sb.load_dataset(shapes).features["label"].names
     classifier, _ = training.new_classifier(recipe, ResNetConfig(**CONFIG), names, "tiny")
-    sources = [changed(fitting.Rows(classifier, rows)) for rows in (train_rows, validation_rows)]
-    log = fitting.fit(recipe, classifier, *sources, progress=progress)
-    return log, classifier.model.state_dict()
-
-
-def test_fit_matches_weights_of_train(trained, shapes):
-    log, found = fitted(shapes, *splits_of(shapes))
-    assert log == log_of(trained)["epochs"]
-    assert equal(weights(trained), found)
-
-
-def test_progress_bar_shows_batches_and_epoch(shapes, capsys):
-    rows = splits_of(shapes)
-    fitted(shapes, *rows, progress=True)
-    batches = 3 * sum(-(-len(part) // fitting.Recipe().batch_size) for part in rows)
+    log = fitting.fit(recipe, classifier, *(fitting.Rows(classifier, part) for part in rows), progress=True)
     line = capsys.readouterr().err.splitlines()[-1]
+    assert log == log_of(trained)["epochs"]
+    assert equal(weights(trained), classifier.model.state_dict())
+    batches = 3 * sum(-(-len(part) // fitting.Recipe().batch_size) for part in rows)
     assert f" {batches}/{batches} " in line
     assert "epoch=3/3" in line
-
-
-class Black(fitting.Counted):
-    def __init__(self, source):
-        super().__init__(source, lambda: None)
-
-    def batch(self, positions):
-        images, labels = super().batch(positions)
-        return torch.zeros_like(images), labels
-
-
-def test_fit_accepts_changed_images(shapes):
-    """Changing images in a batch gives the same result as changing the pictures of the rows."""
-    rows = splits_of(shapes)
-    black = [part.map(lambda row: {"image": Image.new("RGB", row["image"].size)}) for part in rows]
-    expected_log, expected = fitted(shapes, *black)
-    log, found = fitted(shapes, *rows, changed=Black)
-    assert log == expected_log
-    assert equal(expected, found)
 
 
 # Images with several classes, judged by mean average precision
