@@ -53,11 +53,9 @@ HF_CONVNEXT = hf.ConvNextConfig(num_labels=4, hidden_sizes=[8, 12, 16, 24], dept
 # undefined)
 REDUCED = {
     "transformers resnet-18": (resnet(**TINY, depths=[2, 2, 2, 2], layer_type="basic"), SIDE, f"{HF}3", f"{HF}2"),
-    "transformers resnet-50": (resnet(**TINY, depths=[2, 2, 2, 2]), SIDE, f"{HF}3", f"{HF}2"),
     "transformers convnext": (
         lambda: hf.ConvNextForImageClassification(HF_CONVNEXT), SIDE, "convnext.encoder.stages.3", None
     ),
-    "timm resnet18": (timm("resnet18", **NARROW), SIDE, "timm_model.layer4", "timm_model.layer3"),
     "timm resnet50": (timm("resnet50", **NARROW), SIDE, "timm_model.layer4", "timm_model.layer3"),
     "timm vgg16": (timm("vgg16", mlp_ratio=0.02), SIDE, "timm_model.features.29", "timm_model.features.22"),
     "timm convnext_base": (timm("convnext_base", **ROUGH), SIDE, "timm_model.stages", None),
@@ -65,12 +63,10 @@ REDUCED = {
     "torchvision resnet50": (
         lambda: ResNet(Bottleneck, [1, 1, 1, 1], num_classes=4, width_per_group=8), SIDE, "layer4", "layer3"
     ),
-    "torchvision vgg16": (vgg("D"), SIDE, "features.29", "features.22"),
     "torchvision vgg19": (vgg("E"), SIDE, "features.35", "features.26"),
     "torchvision convnext": (lambda: torchvision.models.ConvNeXt(BLOCKS, num_classes=4), SIDE, "features", None),
 }  # fmt: skip
 FULL = {
-    "timm vgg19": (timm("vgg19"), SIDE, "timm_model.features.35", "timm_model.features.26"),
     "timm inception_v3": (timm("inception_v3"), 139, "timm_model.Mixed_7c", "timm_model.Mixed_6e"),
     "torchvision inception_v3": (lambda: INCEPTION(num_classes=4, init_weights=False), 80, "Mixed_6e", "Mixed_5d"),
 }

@@ -5,6 +5,7 @@ The expected maps come from the same network without the setting. Maps of a few 
 
 import threading
 from contextlib import contextmanager
+from functools import cache
 
 import numpy as np
 import pytest
@@ -53,6 +54,12 @@ def maps_of(model, explainer):
     return load_explainer(explainer)(classifier_of(model), IMAGES, TARGET)
 
 
+@cache
+def expected_of(make, explainer):
+    """Return the maps of a network without special settings."""
+    return maps_of(make(), explainer)
+
+
 @contextmanager
 def setting(name, value):
     before = getattr(torch, f"get_{name}")()
@@ -89,9 +96,10 @@ def settings():
 @pytest.mark.sample(4, 3)
 @pytest.mark.parametrize("state", STATES)
 def test_torch_settings_change_no_map_and_are_preserved(state, tiny):
-    for model, explainers in ((Convolutions(), OF_CONVOLUTIONS), (tiny(), OF_ATTENTION)):
+    for make, explainers in ((Convolutions, OF_CONVOLUTIONS), (tiny, OF_ATTENTION)):
+        model = make()
         for explainer in explainers:
-            expected = maps_of(model, explainer)
+            expected = expected_of(make, explainer)
             with STATES[state]():
                 before, maps = settings(), maps_of(model, explainer)
                 assert settings() == before
@@ -144,9 +152,7 @@ def test_tensor_cached_in_inference_mode_keeps_scores():
     assert np.array_equal(kept, scores(Convolutions()))
 
 
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("state", ["autocast", "inference mode"])
-def test_run_in_autocast_or_inference_mode_keeps_scores(state, shapes, tmp_path):
+def test_run_in_autocast_and_inference_mode_keeps_scores(shapes, tmp_path):
     settings = {
         "dataset": str(shapes), "explainers": ["gradcam", "gradient"], "target": "predicted", "limit": 4,
         "metrics": ["saliency_energy", "saliency_deletion:steps=4"], "batch_size": 2, "device": "cpu",
@@ -157,7 +163,7 @@ def test_run_in_autocast_or_inference_mode_keeps_scores(state, shapes, tmp_path)
         return sb.run(model=model, out=str(tmp_path / name), progress=False, **settings).records().to_list()
 
     expected = scores("outside")
-    with STATES[state]():
+    with STATES["autocast"](), STATES["inference mode"]():
         assert scores("inside") == expected
 
 
@@ -179,10 +185,9 @@ def test_checkpointing_changes_no_map(kind, tiny):
 
     model = Convolutions()
     model.call = CHECKPOINTS[kind]
-    pairs = (model, Convolutions(), OF_CONVOLUTIONS), (Checkpointed(), tiny(), OF_ATTENTION)
-    for network, plain, explainers in pairs:
+    for network, plain, explainers in ((model, Convolutions, OF_CONVOLUTIONS), (Checkpointed(), tiny, OF_ATTENTION)):
         for explainer in explainers:
-            assert torch.equal(maps_of(network, explainer), maps_of(plain, explainer)), explainer
+            assert torch.equal(maps_of(network, explainer), expected_of(plain, explainer)), explainer
     x, calls = IMAGES.clone().requires_grad_(), []
     CHECKPOINTS[kind](lambda x: calls.append(1) or model.first(x).sin(), x).sum().backward()
     assert len(calls) == 2, "checkpointing works again afterwards"
@@ -226,10 +231,10 @@ def test_compiled_networks_give_eager_maps(how, tiny):
         model = how(Convolutions())
         model(IMAGES)
         compiled = [vars(module).get("_compiled_call_impl") for module in model.modules()]
-        assert torch.equal(maps_of(model, explainer), maps_of(Convolutions(), explainer)), explainer
+        assert torch.equal(maps_of(model, explainer), expected_of(Convolutions, explainer)), explainer
         assert compiled == [vars(module).get("_compiled_call_impl") for module in model.modules()]
     for explainer in OF_ATTENTION if how is in_place else ():
-        assert torch.equal(maps_of(in_place(tiny()), explainer), maps_of(tiny(), explainer)), explainer
+        assert torch.equal(maps_of(in_place(tiny()), explainer), expected_of(tiny, explainer)), explainer
 
 
 HOOKS = {
@@ -247,7 +252,7 @@ HOOKS = {
 def test_backward_hooks_remain_but_may_not_change_gradients(kind):
     seen = []
     for explainer in OF_CONVOLUTIONS:
-        expected, model = maps_of(Convolutions(), explainer), Convolutions()
+        expected, model = expected_of(Convolutions, explainer), Convolutions()
         handle = HOOKS[kind](model, seen.append)
         try:
             assert torch.equal(maps_of(model, explainer), expected), explainer
@@ -327,7 +332,7 @@ def test_threads_sharing_a_network_match_single_thread(tiny):
         assert settings() == before
     for ours in maps.values():
         for explainer, values in zip(OF_CONVOLUTIONS, ours, strict=True):
-            assert torch.equal(values, maps_of(Convolutions(), explainer)), explainer
+            assert torch.equal(values, expected_of(Convolutions, explainer)), explainer
     assert len(model.second._backward_hooks) == 1
     assert [module.training for module in (model.first, model.second)] == [False, True]
 
@@ -362,7 +367,8 @@ def test_weight_normalised_network_keeps_maps():
     model = Convolutions()
     nn.utils.parametrizations.weight_norm(model.second)
     for explainer in OF_CONVOLUTIONS:
-        torch.testing.assert_close(maps_of(model, explainer), maps_of(Convolutions(), explainer), rtol=1e-3, atol=1e-6)
+        expected = expected_of(Convolutions, explainer)
+        torch.testing.assert_close(maps_of(model, explainer), expected, rtol=1e-3, atol=1e-6)
 
 
 def test_torchscript_made_in_inference_mode_is_rejected():
