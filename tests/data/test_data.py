@@ -203,14 +203,12 @@ def test_fingerprint_depends_on_content_only(folder, tmp_path):
 
 
 @pytest.mark.parametrize(("name", "options", "message"), [
-    ("pet-xia", {}, "pet-xia.*pet-xai"),
     ("shapes-xai", {"split": "tset", **SMALL}, "unknown split of .*'tset'; did you mean test"),
     ("shapes-xai", {"sizes": 4}, "did you mean size"),
     ("pet-xai", {"border": True}, "border can only be set when building"),
-    ("./no-such-folder", {}, "not a folder"),
+    ("./no-such-folder", {}, "not a folder"), ("./none.parquet", {}, "there is no file"),
     ("pet-xai", {}, "cannot be reached.*saliency-bench build pet-xai --source DIR --out DIR"),
     ("saliency-bench/pet-xai", {}, "saliency-bench build pet-xai"),
-    ("saliency-bench/shapes-xai", {"split": "tset", **SMALL}, "unknown split of .*'tset'"),
     ("someone/something", {}, "someone/something"),
 ])  # fmt: skip
 def test_invalid_names_and_options_are_rejected(name, options, message, no_hub):

@@ -23,7 +23,6 @@ from saliency_bench.data import building
 from saliency_bench.data.jobs import Job, JobBatches
 from saliency_bench.hub_builders import _examples, shapes_xai
 
-SMALL = {"size": 32, "count": 200}
 BUILD = """
 import sys
 import saliency_bench as sb
@@ -230,11 +229,16 @@ def alive(pid):
         return False
 
 
-def test_build_keeps_warning_filters_of_the_caller(tmp_path):
+def test_build_keeps_warning_filters_of_the_caller(tmp_path, monkeypatch):
+    def one(log):
+        warnings.simplefilter("ignore", ResourceWarning)  # as image decoders do
+        return {"image_id": "a", "label": "disc", "image": np.zeros((4, 4, 3), np.uint8)}
+
+    monkeypatch.setattr(shapes_xai, "samples", lambda source, log: iter([Job(one)]))
     before = list(warnings.filters)
-    sb.build("shapes-xai", tmp_path / "out", progress=False, workers=4, **SMALL)
+    sb.build("shapes-xai", tmp_path / "out", progress=False, workers=4)
     assert list(warnings.filters) == before
-    refused("workers=0", sb.build, "shapes-xai", tmp_path / "none", progress=False, workers=0, **SMALL)
+    refused("workers=0", sb.build, "shapes-xai", tmp_path / "none", progress=False, workers=0)
 
 
 MANY = """

@@ -68,13 +68,10 @@ NEAREST = {"interpolation": v2.InterpolationMode.NEAREST}
 
 
 @pytest.mark.parametrize("transform", [
-    v2.RandomHorizontalFlip(1.0), v2.RandomVerticalFlip(1.0), v2.RandomCrop((10, 14)),
-    v2.RandomRotation(180, **NEAREST), v2.RandomAffine(30, (0.2, 0.2), (0.7, 1.3), **NEAREST),
-    v2.RandomPerspective(p=1.0, **NEAREST), v2.RandomResizedCrop((15, 20), **NEAREST),
-    v2.Compose([v2.Resize((32, 48), v2.InterpolationMode.NEAREST), v2.CenterCrop((20, 30))]),
+    v2.RandomAffine(30, (0.2, 0.2), (0.7, 1.3), **NEAREST), v2.RandomResizedCrop((15, 20), **NEAREST),
     v2.Compose([v2.ToDtype(torch.uint8, scale=True), v2.RandomRotation(30, fill=255, **NEAREST)]),
-    v2.RandomRotation(90, fill=1.0, **NEAREST), v2.Pad(5, fill=1), v2.Pad(5, padding_mode="reflect"),
-    v2.RandomZoomOut(fill=1.0, p=1.0), v2.RandomChoice([v2.Pad(1, fill=0.5), v2.RandomHorizontalFlip(1.0)]),
+    v2.Pad(5, fill=1), v2.Pad(5, padding_mode="reflect"), v2.RandomZoomOut(fill=1.0, p=1.0),
+    v2.RandomChoice([v2.Pad(1, fill=0.5), v2.RandomHorizontalFlip(1.0)]),
     lambda image, mask: (image.flip(-1), mask.flip(-1)),
     lambda image, mask: [v2.functional.crop(each, 1, 2, 12, 18) for each in (image, mask)],
 ], ids=lambda transform: type(transform).__name__)  # fmt: skip
@@ -145,14 +142,10 @@ def test_exif_rotation_applies_to_the_mask():
     ({"transform": v2.AutoAugment()}, "not supported by AutoAugment"),
     ({"transform": v2.FiveCrop(8)}, "FiveCrop"),
     ({"label_column": "labl"}, "labl.*label"),
-    ({"split": "test"}, None),
     ({"mask_values": "grey-ish"}, "grey-ish"),
     ({"colour": 1}, "colour"),
 ])  # fmt: skip
 def test_invalid_transforms_and_options_are_rejected(change, words):
-    if words is None:  # rows in memory without a split are accepted for any split
-        assert len(sb.torch_dataset(coloured(), **change)) == 6
-        return
     refused(words, lambda: sb.torch_dataset(coloured(), **change)[0])
 
 
@@ -167,6 +160,7 @@ def test_incompatible_sizes_labels_and_masks_are_rejected():
     missing = coloured().map(lambda row: {"label": None}, features=coloured().features)
     refused(r"picture 0.*label", sb.torch_dataset(missing).__getitem__, 0)
     refused("IterableDataset", sb.torch_dataset, coloured().to_iterable_dataset())
+    assert len(sb.torch_dataset(coloured(), "test")) == 6  # rows in memory without a split
     part = coloured()
     part._split = datasets.NamedSplit("validation")
     assert len(sb.torch_dataset(part)) == 6

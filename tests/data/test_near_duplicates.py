@@ -69,8 +69,8 @@ def test_search_handles_many_equal_hashes(monkeypatch):
 
 def test_build_reports_near_duplicates_across_splits(monkeypatch, tmp_path):
     def samples(source, log):
-        for n in range(60):
-            yield {"image_id": f"i{n}", "label": "disc", "image": scene(n % 30)}
+        for n in range(40):
+            yield {"image_id": f"i{n}", "label": "disc", "image": scene(n % 20)}
 
     monkeypatch.setattr(shapes_xai, "samples", samples)
     out = sb.build("shapes-xai", tmp_path / "out", progress=False)
@@ -78,10 +78,10 @@ def test_build_reports_near_duplicates_across_splits(monkeypatch, tmp_path):
     place = {split: set(sb.load_dataset(out, split=split)["image_id"]) for split in report["splits"]}
     assert report["near_duplicates"]
     for entry in report["near_duplicates"]:
-        assert int(entry["id"][1:]) % 30 == int(entry["like"][1:]) % 30
+        assert int(entry["id"][1:]) % 20 == int(entry["like"][1:]) % 20
         assert entry["id"] in place[entry["split"]]
         assert entry["like"] in place[entry["in"]]
         assert entry["bits"] == 0
-    twins = [n for n in range(30) if sum({f"i{n}", f"i{n + 30}"} <= ids for ids in place.values()) == 0]
+    twins = [n for n in range(20) if sum({f"i{n}", f"i{n + 20}"} <= ids for ids in place.values()) == 0]
     assert len(report["near_duplicates"]) == len(twins)
     assert f"{len(twins)} images are near-duplicates of an image in another split" in (out / "README.md").read_text()

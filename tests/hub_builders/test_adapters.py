@@ -50,7 +50,6 @@ def test_voc_yields_one_sample_per_class_of_an_image(voc):
     samples, _ = built_by(voc_val, source, parts="test")
     assert sorted(samples) == ["2007_000001:cat", "2007_000001:person", "2007_000003:boat", "2007_000005:bus"]
     assert (samples["2007_000001:cat"]["mask"] == (values == 8)).all()
-    assert {sample["group"] for sample in samples.values()} == {"2007_000001", "2007_000003", "2007_000005"}
     assert samples["2007_000001:cat"]["labels"] == samples["2007_000001:person"]["labels"] == ["cat", "person"]
 
 
@@ -60,7 +59,6 @@ def test_voc_yields_one_sample_per_image_and_drops_classes(voc):
     assert sorted(samples) == ["2007_000001", "2007_000003", "2007_000005"]
     assert samples["2007_000001"]["label"] == "person"
     assert (samples["2007_000001"]["mask"] == (values == 15)).all()
-    assert samples["2007_000001"]["labels"] == ["cat", "person"]
     kept, log = built_by(voc_val, source, parts="test", drop=("cow", "person"))
     assert sorted(kept) == ["2007_000003:boat", "2007_000005:bus"]
     assert log.left_out == [
@@ -76,7 +74,6 @@ def test_voc_trains_on_its_training_list(tmp_path):
     names = set((tmp_path / "VOCdevkit/VOC2012/ImageSets/Segmentation/val.txt").read_text().split())
     assert {samples[name]["group"] for name in splits["test"]} == names
     assert 1 <= len(splits["validation"]) < len(splits["train"])
-    assert set(splits_of(built_by(voc_val, tmp_path, parts="test")[0])) == {"test"}
     refused(r"parts=both.*test", built_by, voc_val, tmp_path, parts="both")
 
 
@@ -156,7 +153,6 @@ def test_food_101_samples_ten_test_images_of_thirty_classes(tmp_path):
     splits = splits_of(samples)
     assert len(splits["test"]) == 39
     assert len(splits["train"] | splits["validation"]) == 30
-    assert len(built_by(food_101, tmp_path, parts="test")[0]) == 39
     assert set(samples) != set(built_by(food_101, tmp_path, seed=1)[0])
     (folder / "meta/test.txt").write_text("pizza/1\n")
     refused(r"\bapple_pie\b", built_by, food_101, tmp_path)
@@ -274,7 +270,6 @@ def test_openimages_keeps_images_of_one_animal_category(tmp_path):
     assert log.left_out == [{"id": "0" * 16, "what": "image", "reason": "animals of several categories"}]
     assert "does not define a box by four numbers" in log.remarks[0]["text"]
     assert {sample["label"] for sample in built_by(openimages_animals, tmp_path, kinds=1)[0].values()} == {"Cat"}
-    assert set(splits_of(samples)) == {"test"}
     (tmp_path / "validation-images-with-rotation.csv").unlink()
     splits = splits_of(built_by(openimages_animals, tmp_path, per_class=1)[0])
     assert [len(splits.pop("test")), sum(map(len, splits.values()))] == [2, 3]

@@ -48,7 +48,7 @@ def source(tmp_path):
 built = partial(built_by, cancer_xai)
 
 
-@pytest.mark.parametrize("axes", ["RAS", "LPS", "LAS", "RPI", "SRA", "ASL", "PIR", "IPL"])
+@pytest.mark.parametrize("axes", ["LPS", "RPI", "SRA", "IPL"])
 def test_nifti_slices_are_upright_for_any_affine(tmp_path, axes):
     nifti(tmp_path / "v.nii.gz", body(), axes, tilt=0.3)
     volume = Nifti(tmp_path / "v.nii.gz")
@@ -91,9 +91,9 @@ def test_tumour_and_normal_slices_match_source_pixels(source):
 
 @pytest.mark.slow
 def test_slices_are_sampled_by_seed_for_any_axis_order(source):
+    drawn = [built(source, seed=seed)[0] for seed in range(8)]
     for case in ("pancreas_001", "pancreas_004", "pancreas_005"):
-        numbers = {built(source, seed=seed)[0][case]["slice_index"] for seed in range(8)}
-        assert numbers == {3, 4, 5}
+        assert {samples[case]["slice_index"] for samples in drawn} == {3, 4, 5}
 
 
 def test_flipped_dicom_series_gives_the_same_image(source):

@@ -55,15 +55,11 @@ def test_samples_per_class_need_no_stated_image_size(tmp_path):
     assert set(built(tmp_path, classes="image")[0]) == {"a"}
     source(tmp_path, objects, size=None)
     assert pixels(built(tmp_path)[0]["a:dog"]) == 128
-    for size in ((40, 20), ("40", "20")):
-        source(tmp_path, objects, size=size)
-        _, left_out = built(tmp_path)
-        assert left_out["a:dog", "mask"] == "the annotations and the image differ in size"
+    source(tmp_path, objects, size=("40", "20"))
+    assert built(tmp_path)[1]["a:dog", "mask"] == "the annotations and the image differ in size"
 
 
-@pytest.mark.parametrize("instead", [
-    {"segmentation": []}, {"segmentation": None}, {"keypoints": [5, 5, 2, 6, 6, 2], "num_keypoints": 2},
-])  # fmt: skip
+@pytest.mark.parametrize("instead", [{"segmentation": []}, {"keypoints": [5, 5, 2, 6, 6, 2], "num_keypoints": 2}])
 def test_boxes_option_draws_objects_without_outline(tmp_path, instead):
     source(tmp_path, [{"bbox": [4, 4, 16, 8]} | instead])
     words = "has keypoints but no outline; pass --boxes" if "keypoints" in instead else "--boxes"
@@ -118,11 +114,7 @@ WHOLE = ones((20, 30), ((4, 12), (4, 20)))
 
 
 @pytest.mark.parametrize(("first", "second"), [
-    ("3f2504e0-4f89-11d3-9a0c-0305e82c3301", "0b1e5a9c-4f89-11d3-9a0c-0305e82c3301"),
-    (7.0, 8.0),
-    ("7", "8"),
-    ("a", 3),
-    (0, "00"),
+    ("3f2504e0-4f89-11d3-9a0c-0305e82c3301", 3), (7.0, 8.0), (0, "00"),
 ])  # fmt: skip
 def test_ids_may_be_integers_floats_or_strings(tmp_path, first, second):
     content = source(tmp_path, [], ("a.jpg", "b.jpg"))
@@ -169,8 +161,9 @@ def test_invalid_outline_part_keeps_the_rest_of_the_mask(tmp_path):
     assert left_out.keys() == {(f"{at}:cat", "mask") for at in alone}
 
 
-@pytest.mark.parametrize("given", ["", "images"])
-@pytest.mark.parametrize("listing", ["result.json", "annotations/instances_default.json", "_annotations.coco.json"])
+@pytest.mark.parametrize(("given", "listing"), [
+    ("", "result.json"), ("images", "annotations/instances_default.json"), ("images", "_annotations.coco.json"),
+])  # fmt: skip
 def test_annotations_are_found_from_root_or_image_folder(tmp_path, given, listing):
     content = source(tmp_path, [{"segmentation": OUTLINE}])
     content["images"][0]["file_name"] = "images/a.jpg"
@@ -293,7 +286,7 @@ def test_size_or_rle_but_no_stray_point_sets_the_orientation(tmp_path):
         assert "choose one with --stored or --upright" in left_out[f"{name}:cat", "mask"]
 
 
-@pytest.mark.parametrize("orientation", [1, 3, 6, 8])
+@pytest.mark.parametrize("orientation", [3, 6])
 def test_label_studio_exports_of_rotated_images_are_read(tmp_path, orientation):
     """Test a converter that states the size of the file.
 

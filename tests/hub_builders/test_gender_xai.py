@@ -158,7 +158,7 @@ def test_published_release_is_read(tmp_path):
     }
 
 
-@pytest.mark.parametrize("content", ["no json", "[1, 2]", "{}", "[[NaN]]", "[" * 5000, '[[""x""]]'])
+@pytest.mark.parametrize("content", ["no json", "[1, 2]", "[[NaN]]", "[" * 5000])
 def test_invalid_attention_label_is_reported(tmp_path, content):
     samples, log = built(release(tmp_path, [("a.jpg", content)]))
     assert samples["a"]["mask"] is None

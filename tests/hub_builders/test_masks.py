@@ -108,19 +108,16 @@ def test_rule_people_and_accepted_answers_are_chosen(photos, store, tmp_path):
     assert masks["IMG_2.jpg"] is None
 
 
-@pytest.mark.parametrize(("options", "line"), [
-    ({}, "needs the store of the study; pass --annotations"),
-    ({"annotations": "none.db"}, "there is no store"),
-    ({"annotations": "study.db", "rule": "most"}, "consensus rule"),
-    ({"annotations": "study.db", "people": ("eve",)}, "has no person eve"),
-    ({"annotations": "study.db", "study": "other"}, "no such study"),
-])  # fmt: skip
-def test_invalid_options_are_rejected(photos, store, tmp_path, options, line, monkeypatch):
+def test_invalid_options_and_other_datasets_are_rejected(photos, store, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    refused(line, sb.build, "masks", tmp_path / "out", photos, progress=False, **options)
-
-
-def test_study_of_another_dataset_is_rejected(store, tmp_path, photos):
+    for options, line in (
+        ({}, "needs the store of the study; pass --annotations"),
+        ({"annotations": "none.db"}, "there is no store"),
+        ({"annotations": "study.db", "rule": "most"}, "consensus rule"),
+        ({"annotations": "study.db", "people": ("eve",)}, "has no person eve"),
+        ({"annotations": "study.db", "study": "other"}, "no such study"),
+    ):
+        refused(line, sb.build, "masks", tmp_path / "out", photos, progress=False, **options)
     (photos / "cat/IMG_1.jpg").rename(photos / "cat/other.jpg")
     words = r"the study belongs to a different dataset: .* has no image IMG_1.jpg"
     refused(words, sb.build, "masks", tmp_path / "out", photos, progress=False, annotations=str(store))

@@ -29,7 +29,7 @@ def test_pixels_match_the_golden_hash():
     assert digest.hexdigest() == GOLDEN, "pixels changed: raise VERSION and renew this hash"
 
 
-@pytest.mark.parametrize("size", [32, 33, 64, 224])
+@pytest.mark.parametrize("size", [32, 65])
 def test_image_differs_from_scene_only_inside_the_mask(size):
     for index in range(16):
         drawing = shapes_xai.drawn(index, size, seed=1)
@@ -48,6 +48,7 @@ def test_objects_fill_2_to_20_percent_in_every_class(masks):
     assert max(means) / min(means) < 1.15
 
 
+@pytest.mark.slow
 def test_objects_cover_the_centre_half_as_often(masks):
     coverage, share = masks.mean(axis=0).reshape(6, 8, 6, 8).mean(axis=(1, 3)), masks.mean()
     assert 0.5 * share < coverage.min() < coverage.max() < 1.6 * share
@@ -69,6 +70,7 @@ def test_visible_pixels_and_centre_cover_match_brute_force(kind):
             assert covers[row, column] == canvas[48, 48]
 
 
+@pytest.mark.slow
 def test_centred_gaussian_is_at_most_chance(masks):
     """Test that a centred Gaussian is at chance by AUC, by mass, and by IoU at equal area."""
     y, x = np.mgrid[:48, :48] - 24

@@ -51,8 +51,8 @@ def test_boxes_and_outlines_match_pixels_by_hand():
 
 
 LAYOUTS = {
-    "folders": ("images/a.png", "labels/a.txt"), "splits": ("images/val/a.png", "labels/val/a.txt"),
-    "numbered": ("images/Val2017/a.png", "labels/Val2017/a.txt"), "beside": ("a.png", "a.txt"),
+    "folders": ("images/a.png", "labels/a.txt"), "splits": ("images/Val2017/a.png", "labels/Val2017/a.txt"),
+    "beside": ("a.png", "a.txt"),
     "roboflow": ("valid/images/a.png", "valid/labels/a.txt"), "given": ("a.png", "../elsewhere/a.txt"),
 }  # fmt: skip
 
@@ -70,7 +70,7 @@ def test_labels_are_found_in_every_layout(tmp_path, layout):
     assert mask_in(row)[2:6, 2:6].all()
     assert mask_in(row).sum() == 16 + 1
     assert left_out == {}
-    assert row["split"] == ("validation" if layout in ("splits", "numbered", "roboflow") else "test")
+    assert row["split"] == ("validation" if layout in ("splits", "roboflow") else "test")
 
 
 @pytest.mark.slow
@@ -160,23 +160,22 @@ def test_missing_parts_error_names_the_option(tmp_path):
         objects_in(tmp_path / "binary.txt")
 
 
-@pytest.mark.parametrize("shape", ["[17, 3]", "[2, 2]"])
 @pytest.mark.parametrize("names", ["", "classes.txt"])
-def test_pose_datasets_are_rejected(tmp_path, shape, names):
+def test_pose_datasets_are_rejected(tmp_path, names):
     picture(tmp_path / "in/images/a.png")
     text(tmp_path / "in/labels/a.txt", f"1 {BOX} 0.3 0.4 0.5 0.6\n")  # with two points, eight numbers like an outline
     text(tmp_path / "in/classes.txt", "no\ncat\n")
     given = {"names": str(tmp_path / "in" / names)} if names else {}
-    for content in (f"{NAMES}kpt_shape: {shape}\n", f'{{"names": ["no", "cat"], "kpt_shape": {shape}}}'):
+    for content in (f"{NAMES}kpt_shape: [17, 3]\n", '{"names": ["no", "cat"], "kpt_shape": [2, 2]}'):
         text(tmp_path / "in/data.yaml", content)
         refused(r"data\.yaml describes poses \(kpt_shape\), whose points are not outlines", built, tmp_path, **given)
-    text(tmp_path / "in/data.yaml", f"{NAMES}# kpt_shape: {shape}\n")
+    text(tmp_path / "in/data.yaml", f"{NAMES}# kpt_shape: [17, 3]\n")
     text(tmp_path / "in/labels/a.txt", f"1 {BOX}\n")
     assert mask_in(built(tmp_path, **given)[0]["a:cat"]).any()
 
 
 @pytest.mark.parametrize("line", [
-    "0.5 0.5 0.4 0.4 0.4 0.4 1 0.6 0.6 1", "0.5 0.5 0.4 0.4 0.4 0.4 0 0.6 0.6 1", "0.5 0.5 0.4 0.4 0.4 0.4 2 0.6 0.6 0",
+    "0.5 0.5 0.4 0.4 0.4 0.4 1 0.6 0.6 1", "0.5 0.5 0.4 0.4 0.4 0.4 2 0.6 0.6 0",
     "0.5 0.5 0.4 0.4 0.1 0.9 1 0 0 0 0.6 0.6 1 0 0 0",
     "outline 0.1 0.2 0.9 0.1 0.8 0.9 1 0.7 0.5 1", "outline 0 0 1 0 1 1 0 1 0 0", "outline 0 0 0.5 0 1 0 1 1 0 1",
 ])  # fmt: skip

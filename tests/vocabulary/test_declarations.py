@@ -22,7 +22,7 @@ def maps_alone(maps):
 
 REFUSED = [({"rnage": (0, 1)}, "unknown keyword 'rnage' of @sb.metric; did you mean range"),
            ({"range": (1, 0)}, r"maps_alone: .range. .*\(1, 0\)"), ({"range": 3}, "range. .*got 3"),
-           ({"range": ("a", "b")}, "range. .*got"), ({"range": (0, float("nan"))}, "range. .*got"),
+           ({"range": (0, float("nan"))}, "range. .*got"),
            ({"higher_is_better": "yes"}, "higher_is_better. .*'yes'"), ({"version": 0}, "version. .*got 0"),
            ({"version": "2"}, "version. .*got '2'"), ({"reduce": max}, "reduce. requires .parts"),
            ({"aggregate": max}, "aggregate. requires .parts"), ({"absent": "no such layer"}, "absent. requires .parts"),
@@ -65,7 +65,6 @@ def test_invalid_explainer_declaration_is_rejected(declared, words):
 
 @pytest.mark.parametrize(("function", "words"), [
     (lambda images: images, r"explainer <lambda> must have the parameters .*images, target\).*it takes \(images\)"),
-    (maps_alone, r"it takes \(maps\)"),
     (3, r"@sb.explainer\(...\) must decorate a function; got 3"),
 ])  # fmt: skip
 def test_decorator_rejects_what_is_not_an_explainer(function, words):

@@ -113,7 +113,7 @@ def test_run_contains_scores_of_metric_function(done):
     assert cell.value == pytest.approx(own.mean())
 
 
-def test_page_shows_docstring_direction_and_range(done):
+def test_page_and_command_describe_metric_functions(done):
     page = done.report.read_text()
     assert "Share of maps whose brightest pixel lies &lt;outside&gt; the mask. Lower is better, from 0 to 1." in page
     assert "What follows is not shown" not in page
@@ -122,9 +122,6 @@ def test_page_shows_docstring_direction_and_range(done):
         "A Python function. It does not declare which direction is better, so higher is assumed to be better. Higher"
         in page
     )
-
-
-def test_command_shows_the_python_call(done):
     command = done.summary["command"]
     assert "metrics=['saliency_miou', brightest_outside, spread, my_quantile]" in command
     assert "# brightest_outside: function brightest_outside of test_metric_functions.py, code hash" in command
@@ -139,7 +136,7 @@ def test_restart_recomputes_only_edited_metric(shapes, resnet, tmp_path):
 
         return amount
 
-    common = settings(shapes, resnet, explainers=["random"])
+    common = settings(shapes, resnet, explainers=["random"], limit=4)
     first = sb.run(**common | {"metrics": [own(1)]}, out=tmp_path / "run")
     parts = sorted((tmp_path / "run" / "scores").rglob("*.parquet"))
     assert sb.run(**common | {"metrics": [own(1)]}, out=tmp_path / "run").summary == first.summary
@@ -154,12 +151,7 @@ def test_runs_with_metric_functions_are_merged_and_submitted(done, shapes, resne
     other = sb.run(**settings(shapes, resnet, explainers=["centre"]), out=tmp_path / "other")
     merged = compare_runs([read_run(done.folder), read_run(other.folder)]).merged
     assert len(merged) == 1
-    assert {cell.metric for cell in merged[0].cells} == {
-        "saliency_miou",
-        "brightest_outside",
-        "spread",
-        "Quantile",
-    }
+    assert {cell.metric for cell in merged[0].cells} == {"saliency_miou", "brightest_outside", "spread", "Quantile"}
     assert main(["report", str(done.folder), str(other.folder), "--out", str(tmp_path / "both.html")]) == 0
     assert "&lt;outside&gt;" in (tmp_path / "both.html").read_text()
     of_run(done.folder, "ada").write(tmp_path / "results")

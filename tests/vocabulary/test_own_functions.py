@@ -103,7 +103,6 @@ def test_bound_arguments_become_options():
 @pytest.mark.parametrize(("function", "why"), [
     (lambda images: images, r"it takes \(images\): too many positional arguments"),
     (lambda model, inputs, targets, labels: inputs, "missing a required argument: 'labels'"),
-    (lambda classifier, images, target, *, side: images, "missing a required argument: 'side'"),
     (max, "its signature cannot be read"),
 ])  # fmt: skip
 def test_incompatible_signature_is_rejected(function, why):

@@ -44,14 +44,11 @@ def giving(value, **changes):
 
 
 WRONG = {"a scalar": (0.5, r"a number.*one score for each of 3 samples"),
-         "a scalar array": (np.float64(0.5), r"a number.*one score for each of 3 samples"),
          "too few": (np.zeros(2), r"shape \(2,\).*each of 3 samples"),
-         "too many": ([0.1] * 4, r"shape \(4,\).*each of 3 samples"),
          "none": (np.zeros(0), r"shape \(0,\).*each of 3 samples"),
          "two axes": (np.zeros((B, 1)), r"shape \(3, 1\).*each of 3 samples"),
          "texts": (["a", "b", "c"], "instead of real numbers"), "nothing": (None, "instead of real numbers"),
          "complex": (np.zeros(B, complex), "instead of real numbers"),
-         "a dict": ({"saliency_mine": 1.0}, "instead of real numbers"),
          "ragged": ([[1], [1, 2], []], "instead of real numbers"),
          "out of range": ([0.5, 1.5, 0.5], r"1\.5 is outside the range from 0 to 1")}  # fmt: skip
 
@@ -62,7 +59,6 @@ def test_invalid_scores_give_error_with_metric_name(value, words):
 
 
 PARTS = {"no parts": (np.zeros(B), r"shape \(3,\).*must return values of shape \(B, P\)"),
-         "too few parts": (np.zeros((B, 1)), r"shape \(3, 1\).*3 samples and 2 parts"),
          "turned": (np.zeros((2, B)), r"shape \(2, 3\).*3 samples and 2 parts"),
          "out of range": ([[0.5, 7.0]] * B, "7 is outside the range from 0 to 1")}  # fmt: skip
 
@@ -93,7 +89,6 @@ def test_faulty_declared_functions_are_rejected():
 
 def test_nan_integers_booleans_and_tensors_are_valid_scores():
     assert inputs().score(giving([np.nan, 1, 0])).values == [None, 1, 0]
-    assert inputs().score(giving(torch.tensor([0, 1, 1]))).values == [0, 1, 1]
     assert inputs().score(giving(torch.tensor([0, 1, 0.5], requires_grad=True))).values == [0, 1, 0.5]
     assert inputs().score(giving(torch.tensor([0, 1, 1], dtype=torch.bfloat16))).values == [0, 1, 1]
     assert inputs().score(giving(np.array([True, False, True]))).values == [1, 0, 1]

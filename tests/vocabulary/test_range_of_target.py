@@ -99,9 +99,7 @@ def go(out, shapes, resnet, **changes):
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize(
-    ("target", "expected"), [("label", PLAIN), ("predicted", PLAIN), ("contrast:second", CONTRASTS)]
-)
+@pytest.mark.parametrize(("target", "expected"), [("label", PLAIN), ("contrast:second", CONTRASTS)])
 def test_summary_page_and_board_use_range_of_target(target, expected, shapes, resnet, tmp_path):
     done = go(tmp_path / "run", shapes, resnet, target=target)
     cells = read_run(done.folder).cells

@@ -1,6 +1,5 @@
 """Tests that every field of RunSpec is available wherever settings are listed."""
 
-import argparse
 import inspect
 import json
 import shlex
@@ -103,20 +102,19 @@ def test_zero_setting_is_shown():
     assert "default" not in options(parser_of("run", command))["maps"].help
 
 
-@pytest.mark.parametrize(
-    "changes", [{}, OTHER, *({name: value} for name, value in OTHER.items()), {"out": "two words", "model": "it's"}]
-)
+@pytest.mark.parametrize("changes", [{}, OTHER, {"out": "two words", "model": "it's"}])
 def test_command_round_trips_to_spec(changes):
     spec = RunSpec.read(LEAST | {"explainers": ["rise:masks=9", "random"]} | changes)
     words = shlex.split(spec.command())
     assert words[:2] == ["saliency-bench", "run"]
-    assert RunSpec.read(_shared.given(parser_of("run", command).parse_args(words[2:]))) == spec
+    parser = parser_of("run", command)
+    assert [name for name in options(parser) if name in RunSpec.model_fields] == list(RunSpec.model_fields)
+    assert RunSpec.read(_shared.given(parser.parse_args(words[2:]))) == spec
     assert RunSpec.model_validate_json(spec.model_dump_json()) == spec
 
 
 @pytest.mark.parametrize(("changes", "words"), [
     ({"limit": 0}, r"limit \(--limit\) .*1; got 0"),
-    ({"batch_size": 0}, r"batch_size \(--batch-size\) .*1; got 0"),
     ({"batch_size": 2.5}, r"batch_size .*; got 2\.5"), ({"batch_size": True}, "batch_size .*; got True"),
     ({"seed": "seven"}, "seed .*; got 'seven'"),
     ({"precision": "fp23"}, "precision .*'fp32', 'tf32', 'bf16' or 'fp16'; got 'fp23'"),
@@ -124,7 +122,6 @@ def test_command_round_trips_to_spec(changes):
     ({"explainers": 5}, "explainers .*; got 5"), ({"label_map": 5}, "label_map .*; got 5"),
     ({"limit": np.zeros((3, 3))}, r"limit .*; got array\(\[\[0"),
     ({"dataset": ""}, "dataset .*; got ''"),
-    ({"bach_size": 4}, "'bach_size'; did you mean batch_size"),
     ({"batchsize": 4}, "'batchsize'; did you mean batch_size"),
 ])  # fmt: skip
 def test_invalid_setting_is_rejected_with_its_value(changes, words):
@@ -186,12 +183,6 @@ def test_recorded_python_object_must_be_passed_again(shapes):
     refused(r"mine \(module 0f\)", load, again, {}, "cpu")
 
 
-def test_command_options_follow_field_order():
-    parser = argparse.ArgumentParser()
-    _shared.settings(parser)
-    assert list(options(parser))[1:] == list(RunSpec.model_fields)
-
-
 def test_run_has_a_readable_signature():
     signature = str(inspect.signature(sb.run))
     assert signature.startswith("(*, dataset, model, explainers, metrics, out, maps=(), ")
@@ -207,11 +198,10 @@ def test_only_setting_accepts_a_single_condition(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "first"), [("metrics", "saliency_insertion"), ("explainers", "gradcam")])
-@pytest.mark.parametrize("empty", [True, False])
-def test_missing_metrics_or_explainers_suggest_first_choices(name, first, empty):
+def test_missing_metrics_or_explainers_suggest_first_choices(name, first):
     settings = LEAST | {"explainers": ["centre"], "metrics": ["saliency_miou"]} | {name: []}
-    if not empty:
-        del settings[name]
+    refused(f"good first choices: {first}", sb.run, **settings)
+    del settings[name]
     refused(f"good first choices: {first}", sb.run, **settings)
 
 

@@ -50,12 +50,12 @@ def folder(tmp_path, monkeypatch):
 
 def test_command_with_files_matches_python_call(folder, shapes, resnet):
     words = ["--dataset", str(shapes), "--model", str(resnet), "--limit", "6", "--device", "cpu", "--out", "run"]
-    explainers = ["gradcam", "./mine.py:bright", "mine.py:bright:sigma=2"]
+    explainers = ["centre", "./mine.py:bright", "mine.py:bright:sigma=2"]
     assert main(["run", *words, "--explainers", *explainers, "--metrics", "saliency_miou", "./mine.py:inside"]) == 0
     run = sb.load_run("run")
     mine = sys.modules["mine"]
-    assert [str(as_explainer(text)) for text in explainers] == ["gradcam", "bright", "bright:sigma=2"]
-    objects = ["gradcam", mine.bright, as_explainer(explainers[2])]
+    assert [str(as_explainer(text)) for text in explainers] == ["centre", "bright", "bright:sigma=2"]
+    objects = ["centre", mine.bright, as_explainer(explainers[2])]
     again = sb.run(dataset=str(shapes), model=str(resnet), explainers=objects, metrics=["saliency_miou", mine.inside],
                    limit=6, device="cpu", out="run", progress=False)  # fmt: skip
     assert again.complete
@@ -76,7 +76,6 @@ def test_change_in_imported_file_changes_version(folder):
 
 @pytest.mark.parametrize(("text", "said"), [
     ("mine.py", r"mine.py is a file; name the function in it: mine.py:bright"),
-    ("mine.py:", r"mine.py is a file; name the function in it: mine.py:bright"),
     ("mine.py:brightt", r"unknown function 'brightt' of mine.py; did you mean bright\?"),
     ("mine.py:number", r"number of mine.py is not a function"),
     ("mine.py:bright:sigam=2", r"unknown option 'sigam' of bright; did you mean sigma\?"),
