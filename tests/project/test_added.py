@@ -174,18 +174,10 @@ def test_run_is_read_without_the_plugin(example, resnet, shapes, tmp_path, monke
     refused("unknown explainer 'local_contrast'", sb.run, **settings)
 
 
-@pytest.mark.slow
-def test_other_plugin_release_recomputes(example, resnet, shapes, tmp_path, monkeypatch):
-    settings = few(shapes, resnet, tmp_path / "run")
-    sb.run(**settings)
-    assert sb.run(**settings).complete
-    monkeypatch.setattr(registry, "distribution_of", lambda kind, name: "saliency-example 1.0.1")
-    assert not sb.run(**settings).complete
-
-
 def test_edited_plugin_recomputes_without_new_version(example, installed, resnet, shapes, tmp_path, found_anew):
     settings = few(shapes, resnet, tmp_path / "run")
     sb.run(**settings)
+    assert sb.run(**settings).complete
     before = sb.load_explainer("local_contrast").version, sb.load_metric("top_quarter").version
     path = installed / "saliency_example" / "explainers" / "local_contrast.py"
     content = path.read_bytes()
@@ -245,8 +237,10 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("what", BROKEN)
-@pytest.mark.parametrize("kind", ["explainers", "metrics", "datasets"])
+@pytest.mark.parametrize(("kind", "what"), [
+    *(("explainers", what) for what in BROKEN),
+    *((kind, what) for kind in ("metrics", "datasets") for what in ("no module", "no import")),
+])  # fmt: skip
 def test_unusable_item_is_marked_and_breaks_nothing(kind, what, tmp_path, capsys, added):
     module, text, why = BROKEN[what]
     added(kind, "item", module, text)
@@ -317,8 +311,6 @@ OTHER_NAME = "import saliency_bench as sb\n@sb.explainer(version=1)\ndef items(c
 
 
 @pytest.mark.parametrize(("text", "why"), [
-    ("import nothing_of_this_name", " cannot be imported: ModuleNotFoundError: No module named 'nothing_of_this_name'"),
-    ("1 / 0", " cannot be imported: ZeroDivisionError"),
     ("import sys; sys.exit(0)", " cannot be imported: SystemExit: 0"),
     ("raise GeneratorExit", " cannot be imported: GeneratorExit"),
     (OTHER_NAME, r": broken\.item has no function item"),

@@ -90,19 +90,18 @@ def call(installed, *words, **env):
     return subprocess.run([command, *words], cwd=installed, env=os.environ | home | env, capture_output=True, text=True)
 
 
-def test_installed_wheel_is_imported(installed):
-    code = "import saliency_bench.explainers, saliency_bench as sb; print(sb.__file__); print(sb.explainers.__file__)"
+def test_every_command_shows_its_help(installed):
+    names = registry.names("push_scripts")
+    code = f"""
+from saliency_bench.cli import main
+for name in {names}:
+    try: main([name, '--help'])
+    except SystemExit as end: assert not end.code
+"""
     python = installed / "venv" / "bin" / "python"
-    done = subprocess.run([python, "-c", code], cwd=installed, capture_output=True, text=True, check=True)
-    assert all(line.startswith(str(installed)) for line in done.stdout.splitlines())
-
-
-@pytest.mark.sample(0, 5)
-@pytest.mark.parametrize("name", registry.names("push_scripts"))
-def test_every_command_shows_its_help(installed, name):
-    done = call(installed, name, "--help")
+    done = subprocess.run([python, "-c", code], cwd=installed, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert f"saliency-bench {name}" in done.stdout
+    assert [name for name in names if f"usage: saliency-bench {name} " not in done.stdout] == []
 
 
 @pytest.mark.thorough

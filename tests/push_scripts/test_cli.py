@@ -49,18 +49,12 @@ def test_help_is_equal_in_all_four_spellings(name, capsys):
 
 @pytest.mark.parametrize(("line", "words"), [
     ("run --out X --model", "argument --model: expected one argument; saliency-bench run --help shows"),
-    ("run --model m --out X --explainers", "argument --explainers: expected at least one argument"),
     ("run --model m --out X --limit ten", "argument --limit: invalid int value: 'ten'"),
     ("train --model m --out X --learning-rate fast", "argument --learning-rate: invalid float value: 'fast'"),
     ("run --model m --out X --precision fp23", "argument --precision: invalid choice: 'fp23' (choose from"),
     ("list explainer", "or command 'explainer'; did you mean explainers"),
-    ("push datasets x", "argument kind: invalid choice: 'datasets' (choose from"),
-    ("report", "the following arguments are required: RUN"),
     ("run", "the following arguments are required: --model, --out"),
-    ("train --model m", "the following arguments are required: --out"),
-    ("build", "the following arguments are required: NAME"),
     ("run --model m --explainer x --out X", "'--explainer' of saliency-bench run; did you mean --explainers?"),
-    ("run --modle m --out X", "'--modle' of saliency-bench run; did you mean --model?"),
     ("run --modle=m --out X", "'--modle' of saliency-bench run; did you mean --model?"),
     ("run -model m --out X", "'-model' of saliency-bench run; did you mean --model?"),
     ("build shapes-xai --ouput X", "'--ouput' of saliency-bench build shapes-xai; did you mean --out"),
@@ -77,12 +71,8 @@ def test_argument_errors_are_one_line_with_a_hint(line, words, capsys):
     ("run --dataset nope --model m --out X", "unknown dataset 'nope'"),
     ("run --explainers gradcan --model m --out X", "did you mean gradcam"),
     ("run --metrics miou --model m --out X", "unknown metric 'miou'"),
-    ("train --dataset nope --model m --out X", "unknown dataset"),
-    ("report nowhere", "nowhere"),
     ("report -- -nowhere", "-nowhere"),  # a value that begins with a dash is not an option
-    ("run --model m --out X --limit -1 --dataset nope", "nope"),
     ("help rnu", "or command 'rnu'; did you mean run"), ("list models risee", "did you mean rise"),
-    ("help ries", "unknown explainer, metric, dataset or command 'ries'; did you mean rise?"),
     ("help miou", "unknown explainer, metric, dataset or command 'miou'; did you mean saliency_miou?"),
     ("list explainers saliency_miou", "unknown explainer 'saliency_miou'"),
     ("--quiet list", "options must follow the command, as in saliency-bench list --quiet"),
@@ -110,8 +100,7 @@ def test_debug_shows_the_traceback():
 
 
 @pytest.mark.sample(2, 4)
-@pytest.mark.parametrize("line", ["--help", "--version", "run --help", "list", "power --spread 0.2 --difference -1e-2",
-                                  "help gradcam", "list --json"])  # fmt: skip
+@pytest.mark.parametrize("line", ["--help", "list", "list --json", "run --help"])
 @pytest.mark.parametrize("merged", [False, True])
 def test_closed_output_is_not_an_error(line, merged, tmp_path):
     """Test a pipe that is closed before anything is printed, as with `| head -1`; `2>&1` closes both streams."""
@@ -157,8 +146,7 @@ KEPT = {"run": ("complete batches", "out/scores/000000-0123456789abcdef.parquet"
         "build": ("finished batches", ".out.building/batches/0.parquet")}  # fmt: skip
 
 
-@pytest.mark.parametrize("command", KEPT)
-@pytest.mark.parametrize("out", ["--out out", "--out=out", "--out ./out"])
+@pytest.mark.parametrize(("command", "out"), [("run", "--out=out"), ("train", "--out ./out"), ("build", "--out out")])
 def test_stopped_command_reports_what_is_kept(command, out, tmp_path, capsys, monkeypatch):
     def stop(args):
         raise KeyboardInterrupt
@@ -224,16 +212,15 @@ def test_help_text_wraps_at_the_terminal_width():
     assert fitted(commands, 40) == commands, "each command has its own line"
 
 
-@pytest.mark.parametrize("width", [80, 120])
-def test_help_lines_fit_the_terminal(width, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", str(width))
+def test_help_lines_fit_the_terminal(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     lines = [[name, "--help"] for name in registry.names("push_scripts")]
     lines += [["build", name, "--help"] for name in registry.names("hub_builders")]
     for line in [*lines, ["--help"], ["list"]]:
         with suppress(SystemExit):
             assert main(line) == 0
         shown = capsys.readouterr().out
-        assert [text for text in shown.splitlines() if len(text) > width] == [], line
+        assert [text for text in shown.splitlines() if len(text) > 80] == [], line
         assert re.findall(r"\bP[0-4]\b", shown) == [], line  # numbers that the project uses for its papers
         assert "default: )" not in shown
         assert line[0] != "build" or ") (default: " not in shown
@@ -318,9 +305,7 @@ def test_every_command_has_a_quiet_test(capsys):
 
 
 def test_quiet_command_keeps_errors_and_exit_codes(shapes, resnet, tmp_path, capsys, monkeypatch):
-    for words in (["report", str(tmp_path / "nowhere")],
-                  ["build", "pet-xai", "--source", "nowhere", "--out", str(tmp_path / "pets")]):  # fmt: skip
-        refusal(capsys, [*words, "--quiet"])
+    refusal(capsys, ["report", str(tmp_path / "nowhere"), "--quiet"])
     line = ["run", "--dataset", str(shapes), "--model", str(resnet), "--explainers", "cebp", "--limit", "4",
             "--metrics", "saliency_miou", "--device", "cpu", "--out", str(tmp_path / "run")]  # fmt: skip
     broken = saliency_bench.explainer(version=1)(lambda classifier, images, target: 1 / 0)

@@ -33,8 +33,7 @@ def offered(line: str, folder) -> list[str]:
 
 @pytest.mark.sample(4, 4)
 @pytest.mark.parametrize(("line", "words"), [
-    ("", set(registry.names("push_scripts")) | {"help"}), ("re", {"recompute", "report", "review"}),
-    ("help tr", {"train"}), ("run --met", {"--metrics"}),
+    ("", set(registry.names("push_scripts")) | {"help"}), ("help tr", {"train"}),
     ("run --explainers ", set(registry.names("explainers"))),
     ("run --model net --explainers rise gradcam_", {"gradcam_plus_plus", "gradcam_vit"}),
     ("run --explainers rise:",
@@ -42,7 +41,6 @@ def offered(line: str, folder) -> list[str]:
     ("run --explainers rise:masks=10,c", {"rise:masks=10,cells="}),
     ("run --metrics saliency_po", {"saliency_pointing_game"}),
     ("run --precision f", {"fp32", "fp16"}), ("run --dataset pe", {"pet-xai"}),
-    ("run --dataset f", {"food-101"}),
     ("run --model microsoft/resnet-1", {"microsoft/resnet-18"}),
     ("run --target pre", {"predicted"}), ("run --limit ", set()), ("run --out ru", {"runs/"}),
     ("build shapes", {"shapes-xai"}), ("build shapes-xai --co", {"--count"}),

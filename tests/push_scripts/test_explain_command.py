@@ -92,10 +92,8 @@ def test_explain_accepts_target_and_prints_json(photo, resnet, tmp_path, capsys)
     (["photo.png", "--out", "strip.gif"], "strip.gif must end in .png"),
     (["photo.png", "--out", "photo.png"], "is the input image"),
     (["photo.png", "--explainers", "gradcan"], "did you mean gradcam"),
-    (["photo.png", "--explainers", "rise:mask=3"], "did you mean masks"),
     (["photo.png", "--model", "./nothing"], "no folder './nothing'"),
     (["photo.png", "--target", "rong"], "did you mean ring"),
-    (["photo.png", "--explainers", "gae"], "no attention"),
     (["notes.png"], "notes.png: the image cannot be read"), (["pipe.png"], "no image 'pipe.png'"),
 ])  # fmt: skip
 def test_invalid_explain_arguments_are_rejected(words, message, photo, resnet, monkeypatch, capsys):

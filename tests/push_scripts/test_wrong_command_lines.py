@@ -26,65 +26,56 @@ GOOD = "--dataset shapes --model net --explainers gradcam --metrics saliency_mio
 # {template: "text for _ | part of the message; ..."}. {good}: the settings above.
 LINES = {
     "run {good} --out X _": """
-        --limit many | --limit; --limit 0 | limit; --limit -1 | limit; --limit 1.5 | --limit;
-        --batch-size 0 | batch_size; --batch-size big | --batch-size; --seed one | --seed;
-        --precision fp8 | --precision; --banana 3 | --banana; extra | extra;
+        --limit 0 | limit; --limit 1.5 | --limit; --batch-size 0 | batch_size; --seed one | --seed; extra | extra;
         --device banana | unknown device 'banana'; --device cuda:99 | cuda:99; --device mps | mps;
-        --target nowhere.csv | nowhere.csv; --target labels | did you mean label;
-        --target Predicted | did you mean predicted; --target contrast | did you mean contrast:second;
-        --target full | full; --label-map nowhere.json | nowhere.json;
+        --target nowhere.csv | nowhere.csv; --target Predicted | did you mean predicted;
+        --target contrast | did you mean contrast:second; --target full | full;
         --label-map voc-to-imagenet | voc_to_imagenet; --label-map file.txt | file.txt; --label-map full | full;
-        --groups nowhere.json | nowhere.json; --groups broken.json | broken.json; --groups full | full;
+        --groups nowhere.json | nowhere.json; --groups broken.json | broken.json;
         --split tset | split; --only correct --only banana=1 | banana""",
     "run {good} --out _": """
         file.txt | file.txt; file.txt/run | file.txt; shapes | shapes; net | net; full | full; . | different --out;
         / | different --out; /proc/nothing | /proc/nothing""",
     "run --dataset _ --model net --out X": """
-        nope | no folder with this name either; pets | did you mean pet-xai; shapes-xia | did you mean shapes-xai;
-        ./nowhere | ./nowhere; a/b/c | a/b/c; file.txt | file.txt; '' | dataset""",
+        nope | no folder with this name either; pets | did you mean pet-xai; ./nowhere | ./nowhere; a/b/c | a/b/c;
+        file.txt | file.txt; '' | dataset""",
     "run --dataset shapes --model _ --out X": """
         ./nowhere | ./nowhere; a/b/c | a/b/c; file.txt | file.txt; full | full;
         torchvision:resnet17 | did you mean resnet18; '' | model""",
     "run --model net --explainers _ --out X": """
-        gradcan | did you mean gradcam; GradCAM | did you mean gradcam; gradcam,random | gradcam random;
-        gradcam, random | separate names with spaces; '' | explainer; ig | did you mean integrated_gradients;
-        saliency_miou | saliency_miou is a metric; rise:mask=3 | did you mean masks; rise:masks | masks;
-        rise:masks=many | many; rise:masks=0 | masks; rise:p=2 | 0 < p; gradcam:layer=3 | layer;
-        gradcam:on=Logit | logit; random:steps=3 | random; integrated_gradients:steps=0 | steps;
-        integrated_gradients:steps=2.5 | steps; occlusion:window=0 | window; centre:sigma=-1 | above 0;
-        random --explainers centre | --explainers""",
+        GradCAM | did you mean gradcam; gradcam,random | gradcam random; gradcam, random | separate names with spaces;
+        '' | explainer; ig | did you mean integrated_gradients; saliency_miou | saliency_miou is a metric;
+        rise:mask=3 | did you mean masks; rise:masks | masks; rise:masks=many | many; rise:p=2 | 0 < p;
+        gradcam:layer=3 | layer; gradcam:on=Logit | logit; random:steps=3 | random;
+        integrated_gradients:steps=2.5 | steps; random --explainers centre | --explainers""",
     "run --model net --metrics _ --out X": """
-        saliency_miou --metrics saliency_iosr | --metrics; miou | did you mean saliency_miou;
-        saliency_miou,saliency_iosr | saliency_miou saliency_iosr; Saliency_mIoU | did you mean saliency_miou;
+        saliency_miou --metrics saliency_iosr | --metrics; saliency_miou,saliency_iosr | saliency_miou saliency_iosr;
         PG | did you mean saliency_pointing_game; gradcam | gradcam is an explainer;
         saliency_miou:threshold=2 | threshold; saliency_miou:thresh=0.3 | did you mean threshold;
-        saliency_insertion:steps=2.5 | steps; saliency_pointing_game:ties=all | ties;
-        saliency_miou:threshold=high | threshold""",
+        saliency_insertion:steps=2.5 | steps; saliency_pointing_game:ties=all | ties""",
     "run _": """
-        --out X | --model; --model net | --out; --dataset shapes --model net --explainers --out X | --explainers;
+        --dataset shapes --model net --explainers --out X | --explainers;
         --model net --model net --explainers random --out X | --model""",
     "train --dataset shapes --model net --out X _": """
-        --epochs 0 | epochs; --epochs -3 | epochs; --epochs few | --epochs; --learning-rate 0 | learning-rate;
-        --learning-rate nan | learning-rate; --size 0 | size; --limit 0 | limit; --batch-size 0 | batch-size;
-        --device banana | banana""",
+        --epochs 0 | epochs; --learning-rate 0 | learning-rate; --learning-rate nan | learning-rate; --size 0 | size;
+        --limit 0 | limit; --batch-size 0 | batch-size; --device banana | banana""",
     "train --dataset shapes --model net --out _": "full | full; file.txt | file.txt; file.txt/model | file.txt",
     "train _": """
-        --dataset nope --model net --out X | unknown dataset; --dataset shapes --out X | --model;
-        --dataset shapes --model net | --out; --dataset shapes --model ./nowhere --out X | ./nowhere;
+        --dataset nope --model net --out X | unknown dataset; --dataset shapes --model net | --out;
+        --dataset shapes --model ./nowhere --out X | ./nowhere;
         --dataset shapes --model nowhere/config.json --out X | config.json""",
     "template shapes net --out X _": """
         --images jpg | --images; --limit 0 | limit; --target nowhere.csv | nowhere.csv;
         --groups nowhere.csv | nowhere.csv; --device banana | banana""",
     "template shapes net --out _": "full | full; file.txt | file.txt; file.txt/t | file.txt",
     "template _": """
-        shapes net | --out; shapes --out X | MODEL; nope net --out X | unknown dataset;
-        shapes ./nowhere --out X | ./nowhere""",
+        shapes --out X | MODEL; nope net --out X | unknown dataset; shapes ./nowhere --out X | ./nowhere""",
     "analyse _": """
         done | --what; done --what banana | --what; nowhere --what rank | nowhere; full --what rank | full;
         done --what sweep | more than one value""",
     "check _": """
         done | --require; nowhere --require gradcam:saliency_miou>=0.3 | nowhere;
-        full --require gradcam:saliency_miou>=0.3 | full; done --require gradcam | EXPLAINER:METRIC;
+        full --require gradcam:saliency_miou>=0.3 | full;
         done --require gradcam:saliency_miou>=0.3 --against full | full""",
     "report _": """
         nowhere | nowhere; full | full; file.txt | file.txt; done nowhere --out X.html | nowhere;
@@ -103,13 +94,13 @@ LINES = {
         model full --dry-run --license mit | full; model net --dry-run | training_log.json;
         results nowhere --dry-run | nowhere; results done --dry-run --name mine | --name""",
     "build shapes-xai --out X _": """
-        --count 0 | count; --count -5 | count; --count few | --count; --size 0 | size; --colour red | --colour;
+        --count 0 | count; --count few | --count; --size 0 | size; --colour red | --colour;
         --workers 0 | workers; --source nowhere | source""",
     "build _": """
         nope --out X | nope; shapes --out X | did you mean shapes-xai; shapes-xai | --out;
         shapes-xai --out full | full; shapes-xai --out file.txt | file.txt;
         shapes-xai --out file.txt/data | file.txt; pet-xai --out X | --source;
-        pet-xai --source nowhere --out X | nowhere; pet-xai --source file.txt --out X | file.txt;
+        pet-xai --source file.txt --out X | file.txt;
         pet-xai --source full --out X | full; pet-xai --source full --out full/X --seed many | --seed""",
     "new _": """
         banana mine | banana; explainer | NAME; explainer Mine-Is | Mine-Is; explainer mine | checkout;
@@ -120,7 +111,7 @@ LINES = {
         --limit 0 --out X | limit; --batch-size 0 --out X | batch_size; --device banana --out X | banana;
         --out file.txt | file.txt; --out file.txt/demo | file.txt; extra | extra""",
     "_": """
-        rnu --model net | did you mean run; Run --model net | did you mean run; exlpane | unknown command;
+        Run --model net | did you mean run; exlpane | unknown command;
         analyse | RUN; check | RUN; report | RUN; submit | RUN|MAPS; push | kind; build | NAME; new | kind""",
 }
 
@@ -222,7 +213,7 @@ print(json.dumps(codes))
 @pytest.mark.slow
 def test_names_and_paths_are_checked_before_importing_torch(prepared):
     early = [line for line, _ in lines() if not any(part in line for part in NEEDS_TORCH)]
-    assert len(early) > 80
+    assert len(early) > 60
     done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH], input=json.dumps(early), cwd=prepared, text=True,
                           capture_output=True, check=True)  # fmt: skip
     assert {line: code for line, code in json.loads(done.stdout).items() if code != 2} == {}, done.stderr

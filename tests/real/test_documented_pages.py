@@ -25,7 +25,8 @@ from saliency_bench import registry
 from saliency_bench.read.run_folder import CellScores, RunFiles
 from saliency_bench.recipes.suites.suite_schema import Suite, find_suite
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
 
 
 @pytest.fixture(scope="module")
@@ -214,18 +215,16 @@ def test_page_of_small_run_matches_its_cells(shapes, resnet, tmp_path, monkeypat
     assert "--images 12 --sampled 4" in page
 
 
-def test_the_published_findings_are_those_of_their_data_file(tmp_path):
-    """Test that the current code computes the same figures, ranks and sentences.
-
-    If not, render the page with --page.
-    """
-    docs, data = Path(__file__).parents[2] / "docs", findings_page.load()
-    assert findings.rendered(data) == (docs / "findings.md").read_text(encoding="utf-8")
+@pytest.mark.slow
+def test_published_findings_match_their_data_file(tmp_path):
+    """Compare figures, ranks and sentences. If they differ, render the page with --page."""
+    data = findings_page.load()
+    assert findings.rendered(data) == (DOCS / "findings.md").read_text(encoding="utf-8")
     findings_page.figures(data, tmp_path)
     drawn = sorted(tmp_path.iterdir())
     assert len(drawn) == 5
     for path in drawn:
-        paths = (re.findall(r' d="([^"]*)"', file.read_text()) for file in (path, docs / "pictures" / path.name))
+        paths = (re.findall(r' d="([^"]*)"', file.read_text()) for file in (path, DOCS / "pictures" / path.name))
         new, published = ([float(number) for number in re.findall(r"-?\d[\d.]*", " ".join(texts))] for texts in paths)
         assert new == pytest.approx(published, abs=0.05)  # points
 
@@ -253,10 +252,7 @@ def test_stated_limits_depend_on_network_accuracy():
 
 @pytest.mark.slow
 def test_page_sample_matches_a_new_run(tmp_path):
-    """Recompute two explainers and a baseline on the pets and compare them with the page.
-
-    The photographs are needed.
-    """
+    """Recompute two explainers and a baseline on the pets, from the photographs."""
     data = os.environ.get("SALIENCY_BENCH_PHOTOGRAPHS")
     if data is None:
         pytest.skip("SALIENCY_BENCH_PHOTOGRAPHS names no folder of photographs")
@@ -264,7 +260,7 @@ def test_page_sample_matches_a_new_run(tmp_path):
     metrics = ("saliency_energy", "saliency_average_precision", "saliency_pointing_game")
     network = str(findings.write_efficientnet_lite(tmp_path / "lite0", 0))
     findings.run(Path(data), tmp_path, "pets", network, "pets", 52, ("gradcam", "guided_backprop"), metrics)
-    page = (Path(__file__).parents[2] / "docs" / "findings.md").read_text(encoding="utf-8")
+    page = (DOCS / "findings.md").read_text(encoding="utf-8")
     header, _, *rows = page.partition("## Pets")[2].partition("\n| ")[2].split("\n\n")[0].splitlines()
     names = [f"saliency_{name.strip(' ↑').replace(' ', '_')}" for name in header.split("|")[1:-1]]
     stated = {}
@@ -314,7 +310,6 @@ def test_baseline_table_matches_a_new_run(table, lite0, photos_folder, tmp_path)
         assert cell.value == pytest.approx(table["photos-xai"][cell.metric]["centre"], rel=1e-6), cell.metric
 
 
-ROOT = Path(__file__).parents[2]
 METRICS = ("saliency_miou", "saliency_energy", "saliency_average_precision")
 COLUMNS = [(metric, photograph) for photograph in ("chelsea", "rocket") for metric in METRICS]
 
@@ -332,7 +327,7 @@ def test_photograph_table_matches_golden_scores():
 
 def findings_of(title):
     """Return {(explainer, metric): value} of a table of docs/findings.md, as printed."""
-    section = (ROOT / "docs/findings.md").read_text().partition(f"## {title}")[2].partition("\n## ")[0]
+    section = (DOCS / "findings.md").read_text().partition(f"## {title}")[2].partition("\n## ")[0]
     head, _, *lines = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("|")]
     metrics = [cell.strip(" ↑↓") for cell in head]
     return {(name.strip(" *"), metric): cell.split()[0] for name, *cells in lines
@@ -387,13 +382,10 @@ def test_hits_handle_tied_and_negative_peaks():
     assert dict(readings.hits(values, mask))["peak, 15 pixels of tolerance"] == 1
 
 
-def test_per_class_mean_weights_classes_equally():
-    assert readings.per_class([1, 0, 0, 0], [0, 1, 1, 1]) == 0.5
-
-
 def test_table_lists_nearest_reading_first():
     exact = {name: numbers[0] for name, numbers in readings.PRINTED.items()} | dict.fromkeys(readings.BASELINES, 0.5)
     values = {"far": dict.fromkeys((*readings.PRINTED, *readings.BASELINES), 0.3), "near": exact | {"rise": 0.2}}
     rows = readings.table("mIoU", 0, values).splitlines()[4:]
     assert [row.split(" | ")[0] for row in rows] == ["| printed", "| near", "| far"]
     assert rows[1].endswith("| 0.015 |")
+    assert readings.per_class([1, 0, 0, 0], [0, 1, 1, 1]) == 0.5

@@ -9,15 +9,13 @@ from saliency_bench import targets
 from saliency_bench.compute.maps.randomised import cascade
 from saliency_bench.compute.scoring.samples import score_samples
 
-CAMS = ("gradcam", "gradcam_plus_plus", "iia")
-
 
 def highest(maps):
     """Return (row, column) of each map's highest pixel."""
     return [np.unravel_index(int(values.argmax()), values.shape) for values in maps]
 
 
-@pytest.mark.parametrize("name", CAMS)
+@pytest.mark.parametrize("name", ["gradcam", "gradcam_plus_plus"])
 def test_cam_peak_lies_inside_the_object(name, lite0, photos, predicted):
     maps = sb.load_explainer(name)(lite0, photos.images[:2], predicted[:2])
     for mask, (row, column) in zip(photos.masks, highest(maps), strict=False):
@@ -36,7 +34,7 @@ def test_gradcam_follows_class_in_grid_of_photographs(lite0, photos):
     assert shares.mean() > 0.5
 
 
-@pytest.mark.parametrize("name", ["integrated_gradients:steps=3", "occlusion:window=112,stride=112", "rise:masks=4"])
+@pytest.mark.parametrize("name", ["integrated_gradients:steps=3", "rise:masks=4"])
 def test_maps_are_identical_in_every_batch(name, lite0, photos, predicted):
     explainer = sb.load_explainer(name)
     together = explainer(lite0, photos.images, predicted, seeds=[1, 2, 3, 4])
@@ -44,8 +42,8 @@ def test_maps_are_identical_in_every_batch(name, lite0, photos, predicted):
     assert torch.equal(together[2], alone[0])
 
 
-@pytest.mark.sample(0, 2)
-@pytest.mark.parametrize("name", [*CAMS, "gradient", "input_x_gradient"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gradcam", "input_x_gradient"])
 def test_random_weights_change_the_maps(name, lite0, photos, predicted):
     *_, (_, randomised) = cascade(lite0, 0)
     explainer = sb.load_explainer(name)

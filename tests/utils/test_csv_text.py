@@ -5,27 +5,28 @@ import io
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from saliency_bench.utils.csv_text import csv_rows, csv_text, escaped, unescaped
 
-FORMULAS = ["=cmd|' /C calc'!A0", "+1+1", "-2+3+cmd|' /C calc'!A0", "@SUM(A1)", "\t=1", "\r=1", "  =1", "a;=1", "a;;@b",
-            "a\n=1", "'=1", "''+x", "-x", "a\t-b"]  # fmt: skip
+NUMBER = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|-"
 PLAIN = ["-5", "+0.5", "-1e-3", "a=b", "x-y", "", "-", "it's", "a; b", "1-2", "me@home", "e-mail; =" + "x"][:-1]
 
 
 def cells(text):
     """Return the cells of a line for every separator that a spreadsheet may use."""
-    return [cell for sign in ";\t,\n\r" for cell in text.split(sign)] + [text]
+    return [cell for sign in ";\t\n\r" for cell in text.split(sign)] + [text]
 
 
-@pytest.mark.parametrize("text", FORMULAS)
+@given(st.text(alphabet="=+-@' ;\t\r\na1.", max_size=12))
+@example("-2+3+cmd|' /C calc'!A0")
 def test_formulas_are_escaped_and_restored(text):
     plain = escaped(text)
-    assert not any(re.match(r"\s*[=+\-@]", cell) for cell in cells(plain.replace(",", " ")))
+    assert re.fullmatch(NUMBER, text) or not any(re.match(r"\s*[=+\-@]", cell) for cell in cells(plain))
+    assert plain == text or re.search(r"(^|[;\t\r\n])[ ']*[=+\-@]", text)
     assert unescaped(plain) == text
-    (header, row) = csv.reader(io.StringIO(csv_text(["a", text], [[text, 1.5, None, float("nan"), -2]])))
+    (header, row) = csv.reader(io.StringIO(csv_text(["a", text], [[text, 1.5, None, float("nan"), -2]]), newline=""))
     assert header == ["a", plain]
     assert row == [plain, "1.5", "", "", "-2"]
 
@@ -33,12 +34,6 @@ def test_formulas_are_escaped_and_restored(text):
 @pytest.mark.parametrize("text", PLAIN)
 def test_plain_texts_are_unchanged(text):
     assert escaped(text) == unescaped(text) == text
-
-
-@given(st.text(alphabet="=+-@' ;\t\r\na1.", max_size=12))
-def test_escaping_round_trips(text):
-    assert unescaped(escaped(text)) == text
-    assert escaped(text) == text or not re.search(r"(^|[;\t\r\n]) *[=+\-@]", escaped(text))
 
 
 def test_csv_readers_restore_escaped_texts(tmp_path):

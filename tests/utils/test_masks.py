@@ -52,7 +52,6 @@ def stored(image, form="PNG", **options):
 TOLD = {  # masks in which the object is unambiguous
     "0 and 255": grey(FULL),
     "0 and 1": grey(ONES),
-    "0 and 7": grey(ONES * np.uint8(7)),
     "one bit": stored(grey(BOX)),
     "16 bits": stored(grey(ONES * np.uint16(65535))),
     "16 bits, 0 and 1": stored(grey(ONES.astype(np.uint16))),
@@ -76,7 +75,6 @@ TOLD = {  # masks in which the object is unambiguous
     "a palette of 16 colours": stored(palette(ONES * 9, [(i, i, i) for i in range(16)]), bits=4),
     "a palette with alpha": palette(ONES, [(0, 0, 0), RED]).convert("PA"),
     "a bool array": BOX,
-    "an array of int64": ONES.astype(np.int64),
     "an array (1, H, W)": FULL[None],
     "an array (H, W, 1)": FULL[..., None],
     "an array of colours": np.asarray(coloured(RED)),
