@@ -26,7 +26,7 @@ COLOURS = {"red": (1, 0, 0), "lime": (0, 1, 0), "blue": (0, 0, 1), "yellow": (1,
 NAMES = list(COLOURS)
 
 
-def pictures(count=40, labels=range(5), grey=False, mask=lambda index, mask: mask, names=NAMES):
+def pictures(count=20, labels=range(5), grey=False, mask=lambda index, mask: mask, names=NAMES):
     """Write dark images of 24 x 24 pixels with a square in the colour of the class, which is the mask."""
     rng = np.random.default_rng(0)
     rows = {"image": [], "label": [], "mask": []}
@@ -99,7 +99,6 @@ def cropping(network):
 
 
 FAULTS = {
-    "permuted": (pictures, lambda: classifier(Colours([2, 0, 4, 1, 3])), "order of classes", "permuted.*100%"),
     "shifted": (pictures, lambda: classifier(Colours([4, 0, 1, 2, 3])), "order of classes", "1 logit later"),
     "reversed": (pictures, lambda: classifier(Colours([4, 3, 2, 1, 0])), "order of classes", "reversed"),
     "by name": (pictures, lambda: classifier(Colours([4, 2, 1, 0, 3]), labels=None), "order of classes", "by class"),
@@ -110,9 +109,9 @@ FAULTS = {
     "classes": (pictures, lambda: classifier(labels=list("abcde")), "classes", "does not have the dataset's classes"),
     "constant": (pictures, lambda: classifier(nn.Sequential(Colours(), Constant())), "outputs", "same"),
     "sizes of masks": (lambda: pictures(mask=half), classifier, "images", "mask is 24 x 12"),
-    "full masks": (lambda: pictures(mask=lambda index, mask: mask | 255), classifier, "mask area", "40 of 40 masks"),
+    "full masks": (lambda: pictures(mask=lambda index, mask: mask | 255), classifier, "mask area", "20 of 20 masks"),
     "crop": (lambda: pictures(mask=corner), lambda: cropping(classifier()), "masks", "centre crop removes"),
-    "empty masks": (lambda: pictures(mask=lambda index, mask: mask * 0), classifier, "masks", "none of 40 .*empty"),
+    "empty masks": (lambda: pictures(mask=lambda index, mask: mask * 0), classifier, "masks", "none of 20 .*empty"),
 }  # fmt: skip
 
 
@@ -181,7 +180,10 @@ def test_accuracies_match_plain_torch():
 
 def test_suggested_label_map_is_best_permutation():
     rows, network = pictures(), Colours([1, 2, 0, 3, 4])
-    order = checks_of(rows, classifier(network))["order of classes"]
+    checks = checks_of(rows, classifier(network))
+    order = checks["order of classes"]
+    assert re.search("permuted.*100%", order.sentence), order.sentence
+    assert marks(checks, "wrong") - {"accuracy", "outputs"} == {"order of classes"}
     images = torch.stack([torch.tensor(np.asarray(image)).permute(2, 0, 1) / 127.5 - 1 for image in rows["image"]])
     predictions, labels = network(images).argmax(1).numpy(), np.array(rows["label"])
     best = max(permutations(range(5)), key=lambda order: (np.array(order)[labels] == predictions).sum())

@@ -87,13 +87,6 @@ def parts_of(suite):
                     yield schema.fill(value.metric, variant), schema.fill(value.part, variant)
 
 
-@pytest.mark.slow
-def test_every_paper_has_a_suite_file():
-    assert list(FILES) == [*(f"p{number}" for number in range(len(FILES) - 1)), "reference"]
-    for name in schema.list_suites():
-        assert schema.find_suite(name)[2]
-
-
 @pytest.mark.parametrize("path", FILES.values(), ids=FILES)
 def test_suite_file_lists_decisions_about_used_items(path):
     assert path.read_text().startswith("# yaml-language-server: $schema=../docs/_static/suite.schema.json\n")
