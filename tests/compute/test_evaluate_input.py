@@ -31,14 +31,11 @@ BOTH = ALIGNMENT + CURVES
 ALONE = [metric.name for metric in METRICS if metric.inputs == ("maps",)]
 ASKING = [metric.name for metric in METRICS if "explain" in metric.inputs]
 TOGETHER = [metric.name for metric in METRICS if metric.declaration.plan is not None]  # of several images
+CLASSED = [metric.name for metric in METRICS if metric.name in ASKING and "target" in metric.inputs]
 PAIRED = [metric.name for metric in METRICS if "other" in metric.inputs]
 # Metrics with accuracies as input are tested in tests/compute/test_retraining.py
 RETRAINING = [metric.name for metric in METRICS if metric.declaration.keeps or "first_right" in metric.inputs]
 GROUPED = [metric.name for metric in METRICS if "groups" in metric.inputs]
-# Functions of maps and masks read their inputs themselves. All other metrics share the code of their shell, so there is
-# one metric for each path: curves without and with labels; computed maps for a target, groups or a second classifier.
-READING = [*ALIGNMENT, "saliency_insertion", "saliency_kae"]
-COMPUTING = ["saliency_max_sensitivity", "saliency_pgs", "saliency_idr"]
 
 RNG = np.random.default_rng(0)
 MAPS = RNG.integers(0, 200, (4, 6, 7)).astype(np.float32)
@@ -99,7 +96,7 @@ def says(load, name, line, **inputs):
 
 def test_lists_cover_every_metric():
     assert sorted(BOTH + ALONE + ASKING + TOGETHER + RETRAINING) == registry.names("metrics")
-    assert {*COMPUTING, *GROUPED} < set(ASKING)
+    assert set(CLASSED) | set(GROUPED) < set(ASKING)
 
 
 def occluded(classifier, images, target):
@@ -131,8 +128,9 @@ def scored(name, images, **more):
     return score_samples(name, images, **given)
 
 
+@pytest.mark.sample(2, 3)
 @pytest.mark.filterwarnings("ignore:.*samples left out")
-@pytest.mark.parametrize("name", COMPUTING)
+@pytest.mark.parametrize("name", ASKING)
 def test_module_matches_score_samples_for_any_image_type(load, name):
     pictures = (images(4) * 64).round() / 64  # exact in all types
     expected = scored(name, pictures)
@@ -155,9 +153,9 @@ def test_module_matches_score_samples_for_any_image_type(load, name):
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("name", TOGETHER)
 @pytest.mark.filterwarnings("ignore:.*samples left out")
-def test_jointly_scored_images_accept_any_type_and_need_classes(load):
-    name = "saliency_correctness"
+def test_jointly_scored_images_accept_any_type_and_need_classes(load, name):
     pictures, labels = (images(8) * 64).round() / 64, [0, 1, 2, 1, 0, 1, 2, 0]  # exact in all types
     given = {"classifier": plain(), "explainer": occluded, "k": 1}
     parts = score_parts(name, pictures, given["classifier"], occluded, labels=labels, k=1)
@@ -172,7 +170,8 @@ def test_jointly_scored_images_accept_any_type_and_need_classes(load):
             load(name).compute(images=pictures, **given, **wrong)
 
 
-@pytest.mark.parametrize("name", COMPUTING[:2])
+@pytest.mark.sample(8)
+@pytest.mark.parametrize("name", ASKING)
 def test_invalid_images_and_arguments_are_rejected(load, name):
     shape = r"images must have shape \(B, 3, H, W\)"
     for bad in (images(4)[:, :2], images(4)[0], 3.0):
@@ -196,7 +195,8 @@ def test_invalid_images_and_arguments_are_rejected(load, name):
     assert np.isfinite(load(name).compute(**asking(name, count=2, images=images(2)))[name])  # still usable
 
 
-@pytest.mark.parametrize("name", COMPUTING[:2])
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("name", ASKING)
 def test_explainers_with_invalid_maps_are_rejected(load, name):
     def third(value):
         def explainer(classifier, pictures, target):
@@ -232,22 +232,24 @@ def test_constant_maps_are_scored_or_left_out(load, name):
         assert low <= load(name).compute(**asking(name, explainer=flat))[name] <= high
 
 
-def test_invalid_classes_are_rejected(load):
-    name = "saliency_max_sensitivity"
+@pytest.mark.parametrize("name", CLASSED)
+def test_invalid_classes_are_rejected(load, name):
     says(load, name, "one class .* for each of the 4 images", **asking(name, references=[0, 1]))
     says(load, name, "classes must be whole numbers from 0 to 2", **asking(name, references=[0, 1, 2, 3]))
     says(load, name, "5 classes", **asking(name, target=torch.ones(1, 5)))
     says(load, name, "finite", **asking(name, target=torch.full((4, 3), np.nan)))
 
 
-def test_invalid_groups_are_rejected(load):
-    name = "saliency_pgs"
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("name", GROUPED)
+def test_invalid_groups_are_rejected(load, name):
     says(load, name, "needs groups of classes", **asking(name, groups=None))
     says(load, name, "contain no class in two", **asking(name, groups={"two": []}))
     says(load, name, "7", **asking(name, groups={"two": [0, 7]}))
 
 
-@pytest.mark.parametrize("name", READING)
+@pytest.mark.sample(8)
+@pytest.mark.parametrize("name", BOTH)
 def test_functions_and_modules_accept_any_number_type(load, name):
     maps, masks = np.round(MAPS / 2), MASKS.astype(np.float32) * 255
     expected = directly(name, maps)
@@ -285,7 +287,7 @@ def with_value(value):
     return maps
 
 
-@pytest.mark.parametrize("name", READING)
+@pytest.mark.parametrize("name", BOTH)
 def test_invalid_maps_and_mismatched_inputs_are_rejected(load, name):
     shape = r"maps must have shape \(B, H, W\)"
     for maps, line in (
@@ -311,7 +313,8 @@ def test_invalid_maps_and_mismatched_inputs_are_rejected(load, name):
     assert load(name).compute(**given(name))[name] == pytest.approx(directly(name).mean(), abs=1e-6)  # still usable
 
 
-@pytest.mark.parametrize("name", ["saliency_miou", "saliency_insertion", "saliency_max_sensitivity"])
+@pytest.mark.sample(14)
+@pytest.mark.parametrize("name", BOTH + ASKING)
 def test_unknown_options_and_wrong_types_are_rejected(load, name):
     inputs = asking(name) if name in ASKING else given(name, per_sample=True)
     says(load, name, f"unknown option of {name} 'treshold'", **inputs, treshold=0.5)
@@ -353,7 +356,8 @@ def test_masks_must_be_binary_and_empty_masks_are_left_out(load, name):
     says(load, name, "all 4 samples are left out: an empty mask", **given(name, masks=np.zeros_like(MASKS)))
 
 
-@pytest.mark.parametrize("name", ["saliency_insertion", "saliency_kae"])
+@pytest.mark.sample(6)
+@pytest.mark.parametrize("name", CURVES)
 def test_curve_metrics_reject_missing_or_invalid_inputs(load, name):
     for labels in (["a"] * 4, [0, 1, np.nan, 2], [0.5] * 4):
         says(load, name, "one class .* for each of the 4 maps", **given(name, labels=labels))
@@ -486,7 +490,9 @@ def test_module_accepts_classes_or_target_weights(load):
 
 @pytest.mark.parametrize(("name", "wrong", "line"), [
     ("miou", {"threshold": 7}, "threshold must .* got 7"),
-    ("max_sensitivity", {"predictions": MAPS}, "computes the maps itself; pass images"),
+    ("max_sensitivity", {"images": None, "predictions": MAPS}, "computes the maps itself; pass images"),
+    ("max_sensitivity", {"predictions": MAPS}, "computes the maps itself"),
+    ("max_sensitivity", {"explainer": "gradcan"}, "gradcan.*gradcam"),
     ("max_sensitivity", {"radius": -1.0}, "radius > 0"),
     ("class_sensitivity", {"references": [0] * 4}, "chooses its own classes"),
     ("class_sensitivity", {"target": torch.eye(3)[:1]}, "chooses its own classes"),
@@ -504,8 +510,8 @@ COUNT = '''"""Number of salient pixels."""
 import evaluate
 from saliency_bench.compute.scoring.evaluate_shell import MapOnlyShell
 
-def saliency_count(maps):
-    count = (maps > 0).sum(axis=(1, 2)).astype(float)
+def saliency_count(maps, *, least=0.0):
+    count = (maps > least).sum(axis=(1, 2)).astype(float)
     count[count == 0] = float("nan")
     return count
 
@@ -523,6 +529,7 @@ def test_map_only_metric_rejects_references(load, tmp_path, monkeypatch):
     count, expected = load("saliency_count"), (MAPS > 0).sum(axis=(1, 2)).tolist()
     result = count.compute(predictions=MAPS, per_sample=True)
     assert result == {"saliency_count": np.mean(expected), "scores": expected}
+    assert count.compute(predictions=MAPS, least=1.0) == {"saliency_count": (MAPS > 1).sum(axis=(1, 2)).mean()}
     for call in (count.compute, count.add_batch):
         with pytest.raises(ValueError, match="saliency_count uses only the maps"):
             call(predictions=MAPS, references=MASKS)
@@ -534,3 +541,6 @@ def test_map_only_metric_rejects_references(load, tmp_path, monkeypatch):
         scores = count.compute(predictions=np.zeros_like(MAPS[:1]), per_sample=True)["scores"]
     assert scores[:3] == expected[:3]
     assert np.isnan(scores[3])
+    count.add_batch(predictions=MAPS)
+    with pytest.raises(ValueError, match="use one size per computation"):
+        count.add_batch(predictions=MAPS[:, :4])

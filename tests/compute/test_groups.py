@@ -128,12 +128,22 @@ def test_imagenet_table_matches_literal_loops(wordnet):
 
 # {class: (name of its group, classes that the group must contain, classes that it may also contain)}
 ACCEPTABLE = {
+    "bald_eagle": ("ostrich + bird of prey", {"kite", "vulture", "great_grey_owl"}, {"ostrich"}),
+    "hare": ("leporid + elephant", {"wood_rabbit", "Angora"}, {"Indian_elephant", "African_elephant"}),
     "suspension_bridge": ("patio + bridge + lumbermill", {"steel_arch_bridge", "viaduct"}, {"patio", "lumbermill"}),
+    "koala": ("tusker + monotreme + marsupial", {"wallaby", "wombat"}, {"tusker", "echidna", "platypus"}),
+    "giant_panda": ("bear + viverrine + procyonid", {"lesser_panda", "ice_bear", "brown_bear"},
+                    {"American_black_bear", "sloth_bear", "mongoose", "meerkat"}),
+    "macaw": ("parrot + coucal", {"African_grey", "sulphur-crested_cockatoo", "lorikeet"}, {"coucal"}),
     "red_fox": ("hyena + fox", {"kit_fox", "Arctic_fox", "grey_fox"}, {"hyena"}),
+    "school_bus": ("stretcher + public transport", {"minibus", "trolleybus", "bullet_train"}, {"stretcher"}),
     "standard_poodle": ("Brabancon griffon + poodle + Mexican hairless", {"toy_poodle", "miniature_poodle"},
                         {"Brabancon_griffon", "Mexican_hairless"}),
+    "soup_bowl": ("dish + soap dispenser + wooden spoon", {"mixing_bowl", "wooden_spoon"},
+                  {"Petri_dish", "soap_dispenser"}),
     "daisy": ("flower + fungus", {"yellow_lady's_slipper", "agaric"},
               {"coral_fungus", "gyromitra", "stinkhorn", "earthstar", "hen-of-the-woods", "bolete"}),
+    "starfish": ("worm + echinoderm", {"sea_urchin", "sea_cucumber"}, {"flatworm", "nematode"}),
 }  # fmt: skip
 
 

@@ -3,14 +3,17 @@
 Networks with equal digests but different outputs are rejected.
 """
 
+import argparse
 import collections
 import copy
 import dataclasses
 import datetime
 import enum
+import fractions
 import functools
 import os
 import pathlib
+import random
 import re
 import subprocess
 import sys
@@ -124,15 +127,22 @@ def times(factor):
 
 # {type: function of 0 or 1 that returns a value}, with new objects at each call.
 VALUES = {
+    "int": lambda v: v,
+    "bool": bool,
     "type of number": lambda v: (1, True)[v],
     "float": lambda v: 0.1 + v,
     "text": lambda v: "ab"[v],
+    "none": lambda v: (None, 0)[v],
+    "bytes": lambda v: bytes([v]),
+    "list": lambda v: [v],
     "type of sequence": lambda v: ((1,), [1])[v],
     "nested": lambda v: {"a": [{"b": (v,)}]},
     "order of a dict": lambda v: dict([("a", 1), ("b", 2)][:: 1 - 2 * v]),
     "long list": lambda v: [*range(200), {"a": v}],
     "set": lambda v: {"x", "y", "z", v},
+    "ordered dict": lambda v: collections.OrderedDict(a=v),
     "default dict": lambda v: collections.defaultdict(list, a=[v]),
+    "counter": lambda v: collections.Counter("ab"[v]),
     "deque": lambda v: collections.deque([v]),
     "named tuple": Pair,
     "read-only dict": lambda v: types.MappingProxyType({"a": v}),
@@ -140,6 +150,7 @@ VALUES = {
     "type of tensor": lambda v: torch.ones(2, dtype=(torch.float32, torch.float64)[v]),
     "bfloat16": lambda v: torch.full((2,), float(v)).bfloat16(),
     "sparse tensor": lambda v: (torch.eye(2) * (v + 1)).to_sparse(),
+    "tensors in a list": lambda v: [torch.full((2,), float(v))],
     "parameters in a list": lambda v: [nn.Parameter(torch.full((2,), float(v)))],
     "array": lambda v: np.full(2, v),
     "array of objects": lambda v: np.array([v, "a"], object),
@@ -147,11 +158,13 @@ VALUES = {
     "dtype": lambda v: (torch.float32, torch.float16)[v],
     "enum": lambda v: (Mode.A, Mode.B)[v],
     "dataclass": lambda v: Settings(nested={"a": v}),
+    "namespace": lambda v: argparse.Namespace(a=v),
     "object with slots": Slotted,
     "mapping with a missing entry": lambda v: Incomplete(a=v),
     "method": lambda v: Slotted(v).__call__,
     "module": lambda v: own_module("settings", scale=v),
     "function of torch": lambda v: (torch.relu, torch.tanh)[v],
+    "built-in function": lambda v: (min, max)[v],
     "lambda": lambda v: (lambda x: x, lambda x: -x)[v],
     "name in a lambda": lambda v: (lambda x: x.sin(), lambda x: x.cos())[v],
     "closure": times,
@@ -159,10 +172,14 @@ VALUES = {
     "class": lambda v: (nn.ReLU, nn.GELU)[v],
     "weights of a module in a list": lambda v: [linear(float(v))],
     "settings of a module in a dict": lambda v: {"a": nn.LeakyReLU(0.1 + v)},
+    "path": lambda v: pathlib.Path("ab"[v]),
     "date": lambda v: datetime.date(2020, 1, 1 + v),
     "regular expression": lambda v: re.compile("ab"[v]),
+    "fraction": lambda v: fractions.Fraction(1, 2 + v),
     "generator of torch": lambda v: torch.Generator().manual_seed(v),
     "generator of numpy": np.random.default_rng,
+    "generator of Python": random.Random,
+    "slice": lambda v: slice(0, v),
     "picture": lambda v: Image.new("L", (2, 2), v),
 }
 
@@ -310,6 +327,10 @@ class Encoder(nn.Module):
         return self.head(self.layer(self.patches(x).flatten(2).transpose(1, 2)).mean(1))
 
 
+def googlenet(**settings):
+    return torchvision.models.GoogLeNet(num_classes=4, init_weights=False, aux_logits=False, **settings)
+
+
 def vision_transformer(heads):
     return torchvision.models.VisionTransformer(32, 8, 1, heads, 16, 32, num_classes=4)
 
@@ -325,12 +346,31 @@ def hf_vit(**settings):
         num_labels=4, **settings))  # fmt: skip
 
 
+def set_in(module, path, name, value):
+    setattr(module.get_submodule(path), name, value)
+    return module
+
+
+def convolution(**settings):
+    return nn.Sequential(nn.Conv2d(3, 4, 3, **settings), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
 # {setting or unsaved value of a library: (network, different network)}
 LIBRARIES = {
+    "transform_input": (lambda: googlenet(transform_input=True), lambda: googlenet(transform_input=False)),
     "number of heads": (lambda: vision_transformer(2), lambda: vision_transformer(4)),
+    "norm_first": (Encoder, lambda: Encoder(norm_first=True)),
     "activation": (Encoder, lambda: Encoder(activation=nn.functional.gelu)),
-    "pooling of timm": (timm_vit, lambda: changed_setting(timm_vit(), "global_pool", "avg")),
+    "heads of timm": (timm_vit, lambda: set_in(timm_vit(), "blocks.0.attn", "num_heads", 4)),
+    "pooling of timm": (timm_vit, lambda: set_in(timm_vit(), "", "global_pool", "avg")),
+    "epsilon": (timm_vit, lambda: set_in(timm_vit(), "blocks.0.norm1", "eps", 0.1)),
     "activation of transformers": (hf_vit, lambda: hf_vit(hidden_act="relu")),
+    "heads of transformers": (
+        hf_vit,
+        lambda: set_in(hf_vit(), next(n for n, m in hf_vit().named_modules() if hasattr(m, "scaling")), "scaling", 9.0),
+    ),
+    "padding": (convolution, lambda: convolution(padding_mode="reflect", padding=1)),
+    "stride": (convolution, lambda: convolution(stride=2)),
     "order of layers": (
         lambda: nn.Sequential(nn.Flatten(), nn.Linear(192, 4), nn.ReLU(), nn.Tanh()),
         lambda: nn.Sequential(nn.Flatten(), nn.Linear(192, 4), nn.Tanh(), nn.ReLU()),
@@ -600,9 +640,10 @@ def classifier_of(network, **settings):
     return sb.load_classifier(network, **{"mean": 0.5, "std": 0.5, "device": "cpu"} | settings)
 
 
-def test_run_rejects_same_digest_with_different_logits(start, tmp_path, factor):
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_run_rejects_same_digest_with_different_logits(start, tmp_path, factor, precision):
     def again(**changes):
-        return start(classifier_of(factor), **changes)
+        return start(classifier_of(factor, precision=precision), **changes)
 
     digest = classifier_of(factor).digest
     first = again()

@@ -127,6 +127,8 @@ class OfAKind(torch.Tensor):
     (lambda: {"map": torch.zeros(2, 3)}, "(it contains a dict, not one tensor); save only the maps"),
     (lambda: torch.zeros(2, 3).to_sparse(), "_rebuild_sparse_tensor, not one dense tensor"),
     (lambda: torch.zeros(2, 3).as_subclass(OfAKind), "_rebuild_from_type_v2, not one dense tensor"),
+    (lambda: torch.zeros(2, 3, device="meta"), "_rebuild_meta_tensor_no_storage, not one dense tensor"),
+    (lambda: torch.quantize_per_tensor(torch.zeros(2, 3), 0.1, 0, torch.qint8), "_rebuild_qtensor, not one dense"),
     (lambda: torch.zeros(2, 3, dtype=torch.complex64), "torch.ComplexFloatStorage, not one dense tensor"),
     (lambda: torch.zeros(2, 3, dtype=torch.complex64).conj().imag, "save maps.resolve_neg().clone()"),
     (lambda: torch.zeros(2, 3, dtype=torch.float8_e4m3fn), "torch.float8_e4m3fn, not one dense tensor"),
@@ -135,7 +137,7 @@ class OfAKind(torch.Tensor):
     (lambda: torch.full((2, 3), torch.nan), "the map contains NaN"),
     (lambda: torch.zeros(2**18 + 1), "but the limit is 1,048,576"),
     *((lambda content=content: content, "is not a zip archive, the format of torch.save")
-      for content in (b"", b"cos\nsystem\n(S'touch opened'\ntR.")),
+      for content in (b"", b"PK\x03\x04", b"cos\nsystem\n(S'touch opened'\ntR.")),
 ])  # fmt: skip
 def test_torch_files_with_other_content_are_rejected(content, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -172,15 +174,18 @@ def of_pickle(change):
 @pytest.mark.parametrize(("change", "options", "words"), [
     (lambda name, content: content + bytes(2**21) * name.endswith("/0"), {"kind": zipfile.ZIP_DEFLATED},
      "unpack to more than 1,048,576 bytes"),
+    (lambda name, content: content, {"again": ("data.pkl",)}, "2 members named 'a/data.pkl'"),
     (lambda name, content: content, {"again": ("0",)}, "2 members named 'a/data/0'"),
     (lambda name, content: content[: 5 if name.endswith("/0") else None], {}, "smaller than its description states"),
     (lambda name, content: b"big" if name.endswith("byteorder") else content, {}, "not little-endian"),
     (of_pickle(lambda content: content + bytes(10**6)), {}, "description has more than 100,000 bytes"),
     (of_pickle(lambda content: b""), {}, "description cannot be read"),
+    (of_pickle(lambda content: content[:40]), {}, "description cannot be read"),
     (of_pickle(lambda content: content.replace(b"K\x02K\x03", b"K\xffK\xff", 1)), {}, "smaller than its"),
     (of_pickle(lambda content: content.replace(b"K\x02", b"J\xff\xff\xff\xff", 1)), {}, "header is damaged"),
     (of_pickle(lambda _: b"\x80\x02c__builtin__\nbytearray\nJ\xff\xff\xff\x7f\x85R."), {}, "__builtin__.bytearray"),
     (of_pickle(lambda _: b"\x80\x02Nr\xff\xff\xff\x7f."), {}, "it contains a NoneType"),  # a large memo index
+    (of_pickle(lambda _: b"\x80\x02" + b"(" * 90_000 + b"t" * 90_000 + b"."), {}, "more than 100,000 bytes"),
     (of_pickle(lambda _: b"\x80\x02" + b"(" * 40_000 + b"t" * 40_000 + b"."), {}, "it contains a tuple"),
 ])  # fmt: skip
 def test_malformed_torch_archives_are_rejected(change, options, words, tmp_path):

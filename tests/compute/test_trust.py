@@ -108,15 +108,22 @@ def test_custom_code_of_checkpoint_is_never_executed(hostile, what):
     assert not mark.exists()
 
 
-@pytest.mark.parametrize(("what", "file", "words"), [
-    ("config", "", "."), ("processor", "", "."), ("config", "config.json", "downloaded code is never executed"),
-])  # fmt: skip
-def test_training_never_executes_custom_code(hostile, what, file, words, shapes, tmp_path, monkeypatch):
-    monkeypatch.setattr("builtins.input", lambda *_: "y")  # to the question whether to trust the code
+@pytest.mark.thorough
+@pytest.mark.parametrize("what", ["config", "processor"])
+def test_train_never_executes_custom_code(hostile, what, shapes, tmp_path):
     folder, mark = hostile(what)
-    refused(words, sb.train, dataset=str(shapes), out=tmp_path / "out", epochs=1, limit=4, size=32,
-            model=str(folder / file), progress=False)  # fmt: skip
-    assert not (tmp_path / "out").exists()
+    command = [sys.executable, "-m", "saliency_bench", "train", "--dataset", str(shapes), "--model", str(folder),
+               "--out", str(tmp_path / "out"), "--epochs", "1", "--limit", "4", "--size", "32"]  # fmt: skip
+    done = subprocess.run(command, input="y\ny\n", capture_output=True, text=True)
+    assert done.returncode == 2, done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert not mark.exists()
+
+
+def test_training_from_config_never_executes_code(hostile, shapes, tmp_path):
+    folder, mark = hostile("config")
+    settings = {"dataset": str(shapes), "out": tmp_path / "out", "epochs": 1, "limit": 4}
+    refused("downloaded code is never executed", sb.train, **settings, model=str(folder / "config.json"))
     assert not mark.exists()
 
 
@@ -164,9 +171,11 @@ def test_checkpoint_file_error_suggests_its_folder(folder, name):
 
 LABELS = {str(index): "x" for index in range(1000)}
 HUGE = [  # settings that request more than the weights contain
+    ({"num_labels": 200_000, "id2label": None, "label2id": None}, "num_labels.*200000"),
     ({"num_labels": 200_000}, "num_labels.*200000"),
     ({"text_config": {"num_labels": 200_000}}, "num_labels.*200000"),
     ({"depths": [30_000]}, "modules"),
+    ({"depths": [2_000_000]}, "depths.*2000000"),
     ({"depths": [1_000_000, 1_000_000]}, "depths.*sum"),
     ({"hidden_sizes": [-(10**9)]}, "hidden_sizes"),
     ({"num_channels": 10**8}, "num_channels"),
@@ -175,40 +184,55 @@ HUGE = [  # settings that request more than the weights contain
 ]
 FETCHED = [  # settings with which transformers would download code or other models
     {"_attn_implementation": "evil/kernel"},
+    {"attn_implementation": "evil/kernel:fn"},
     {"attn_implementation": {"": "eager", "vision_config": "evil/kernel"}},
+    {"vision_config": {"_attn_implementation": "evil/kernel"}},
     {"_attn_implementation_internal": "evil/kernel"},
     {"_experts_implementation": "evil/kernel"},
+    {"attn_implementation": "flash_attention_3"},
     {"attn_implementation": "paged|sdpa"},
     {"use_kernels": True},
     {"kernel_config": {"RMSNorm": "evil/kernel:fn"}},
     {"quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True}},
+    {"vision_config": {"quantization_config": {"quant_method": "x"}}},
+    {"backbone": "hf-hub:evil/model"},
     {"vision_config": {"backbone": "evil/model"}},
     {"use_pretrained_backbone": True},
     {"configuration_files": ["config.4.0.0.json"]},
 ]
 SQUASH = [  # settings of the image processor
     ({"size": {"height": 100_000, "width": 100_000}}, "100000"),
+    ({"size": {"height": -1, "width": 32}}, "-1"),
     ({"size": {"height": 0, "width": 32}}, "0"),
     ({"size": {"height": "32", "width": "big"}}, "."),
     ({"size": {}}, "."),
     ({"size": 10**9}, "."),
     ({"do_center_crop": True, "crop_size": {"height": 10**6, "width": 10**6}}, "."),
     ({"image_mean": "grey"}, "grey"),
+    ({"image_mean": [0.5, 0.5]}, "."),
     ({"image_mean": [0.5, 0.5, float("nan")]}, "nan"),
     ({"image_mean": None}, "."),
     ({"image_std": [0.5, 0, 0.5]}, "0"),
+    ({"image_std": [0.5, -1, 0.5]}, "-1"),
     ({"image_std": [[0.5] * 3] * 3}, "."),
+    ({"image_std": {"red": 1}}, "."),
+    ({"rescale_factor": 1e30}, "."),
     ({"rescale_factor": float("nan")}, "."),
+    ({"rescale_factor": "one"}, "."),
     ({"resample": 99}, "."),
     ({"resample": "cubic"}, "."),
+    ({"do_pad": True, "pad_size": {"height": 64, "width": 64}}, "."),
     ({"image_processor_type": 7}, "."),
     ({"image_processor_type": "NoSuchProcessor"}, "."),
+    ({"do_pad": True, "pad_size": {"height": 6000, "width": 6000}}, "pads|pixels"),
     ({"do_pad": True}, "pads|pixels"),
     ({"size": {"height": 4096, "width": 4096}}, "pads|pixels"),
+    ({"do_center_crop": True, "crop_size": {"height": 4096, "width": 4096}}, "pads|pixels"),
     # a long value is truncated
     *((settings, "image processor|size must have") for settings in (
-        {"image_mean": ["x" * 9000] * 3}, {"size": {f"edge{index}": 1 for index in range(999)}},
-        {"size": {"height": 10**4000, "width": 1}}, {"rescale_factor": "x" * 9000},
+        {"image_mean": [0.5] * 1000}, {"image_mean": ["x" * 9000] * 3}, {"size": {"height": "9" * 9000, "width": 1}},
+        {"size": {f"edge{index}": 1 for index in range(999)}}, {"size": {"height": 10**4000, "width": 1}},
+        {"rescale_factor": "x" * 9000},
     )),
 ]  # fmt: skip
 CROP = [
@@ -220,7 +244,7 @@ CROP = [
 SETTINGS = [
     *(pytest.param("config", *row, marks=pytest.mark.slow) for row in HUGE),
     *(("config", settings, "attn|experts|kernel|quantization|backbone|configuration_files") for settings in FETCHED),
-    *(("config", {"id2label": labels}, ".") for labels in ({}, {"a": "b"}, LABELS, None, 7)),
+    *(("config", {"id2label": labels}, ".") for labels in ({}, {"0": "a"}, {"a": "b"}, LABELS, None, 7)),
     *(("squash", *row) for row in SQUASH),
     *(("crop", settings, ".") for settings in CROP),
 ]
@@ -272,13 +296,12 @@ JSON = ("config.json", "preprocessor_config.json")
 ADAPTER = json.dumps({"base_model_name_or_path": "evil/model"})
 FAULTS = [
     *((partial(special, name, kind), rf"{name} is not a readable file")
-      for name, kind in ((JSON[0], "pipe"), (JSON[1], "device"), ("model.safetensors", "pipe"),
-                         ("model.safetensors", "folder"), ("model.safetensors", "broken link"))),
+      for name in (*JSON, "model.safetensors") for kind in ("pipe", "device", "folder", "broken link")),
     *((partial(enlarged, name), rf"{name}.*MB") for name in JSON),
     *((lambda folder, name=name, text=text: (folder / name).write_text(text), ".")
-      for name in JSON for text in ("[]", "{", "\x00")),
+      for name in JSON for text in ("[]", "{", "null", '"text"', "\x00")),
     *((partial(indexed, place), r"model\.safetensors\.index\.json names")
-      for place in ("../elsewhere.safetensors", 7)),
+      for place in ("../elsewhere.safetensors", "/elsewhere.safetensors", "pipe", 7)),
     *((partial(spoil, name="classifier.1.bias", value=value), r"NaN or infinite weights \(classifier\.1\.bias\)")
       for value in (np.nan, np.inf)),
     (lambda folder: (folder / "adapter_config.json").write_text(ADAPTER), "adapter_config.json"),
@@ -350,6 +373,7 @@ def test_timm_arguments_are_bounded(tmp_path, peak, arguments):
 
 OUTSIDE = [
     ("local-dir:/somewhere/else", {}, "architecture.*local-dir"),
+    ("hf-hub:evil/model", {}, "architecture.*hf-hub"),
     ("hf_hub:evil/model", {}, "architecture"),
     ("resnet10t", {"checkpoint_path": "weights.pth"}, "checkpoint_path"),
     ("resnet10t", {"pretrained": True}, "pretrained"),
@@ -428,10 +452,10 @@ def train(shapes, resnet, out):
     return lambda **settings: sb.train(**usual | settings)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("classifier.1.weight", np.nan), ("resnet.embedder.embedder.normalization.running_var", np.inf)],
-)
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["classifier.1.weight", "resnet.embedder.embedder.convolution.weight",
+                                  "resnet.embedder.embedder.normalization.running_var"])  # fmt: skip
 def test_training_rejects_non_finite_weights(tmp_path, train, out, resnet, name, value):
     folder = shutil.copytree(resnet, tmp_path / "model")
     spoil(folder, name, value)

@@ -15,6 +15,7 @@ from refusals import refused
 from torch import nn
 
 import saliency_bench as sb
+from saliency_bench import cli
 from saliency_bench.compute.python_objects import describe
 from saliency_bench.data import loading
 from saliency_bench.data.loading import find
@@ -43,28 +44,23 @@ def rows():
     return datasets.Dataset.from_dict({"image": images, "label": NAMES, "mask": masks})
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
+@pytest.fixture
+def run(tmp_path):
     network = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
     model = sb.load_classifier(network, mean=0, std=1, labels=["cat", "dog"])
 
     def runs(dataset, metrics=("saliency_miou", "saliency_insertion"), **settings):
-        out = tmp_path_factory.mktemp("run") / "out"
+        out = tmp_path / f"run-{len(list(tmp_path.glob('run-*')))}"
         return sb.run(dataset=dataset, model=model, explainers=["centre"], metrics=list(metrics), out=out,
                       progress=False, **settings)  # fmt: skip
 
     return runs
 
 
-@pytest.fixture(scope="module")
-def plain(run, rows):
-    return run(rows)
-
-
-def picture_folder(folder, rows):
+def picture_folder(folder, rows, column="mask_file_name"):
     """Write an imagefolder of `datasets`: images, and a table with the names of their masks."""
     (folder / "masks").mkdir(parents=True)
-    lines = ["file_name,mask_file_name,label"]
+    lines = [f"file_name,{column},label"]
     for index, row in enumerate(rows):
         row["image"].save(folder / f"{index}.png")
         row["mask"].save(folder / f"masks/{index}.png")
@@ -75,6 +71,7 @@ def picture_folder(folder, rows):
 
 FORMS = {
     "classes": lambda rows, place: rows.class_encode_column("label"),
+    "rows picked from others": lambda rows, place: datasets.concatenate_datasets([rows, rows]).select(range(6)),
     "a dict": lambda rows, place: datasets.DatasetDict(train=rows.select([0]), test=rows),
     "a Parquet file": lambda rows, place: (rows.to_parquet(place / "mine.parquet"), place / "mine.parquet")[1],
     "a folder of Parquet files": lambda rows, place: (rows.to_parquet(place / "test-0.parquet"), place)[1],
@@ -82,12 +79,17 @@ FORMS = {
     "save_to_disk of a dict": lambda rows, place: (datasets.DatasetDict(test=rows).save_to_disk(place), place)[1],
     "pictures with metadata.csv": lambda rows, place: (picture_folder(place / "test", rows), place)[1],
     "with_format torch": lambda rows, place: rows.with_format("torch"),
+    "with_format numpy": lambda rows, place: rows.with_format("numpy"),
+    "with_format pandas": lambda rows, place: rows.with_format("pandas"),
     "with_format arrow": lambda rows, place: rows.with_format("arrow"),
     "a format of some columns": lambda rows, place: rows.with_format("numpy", columns=["label"]),
     "a transform": lambda rows, place: rows.with_transform(lambda batch: {"pixels": [0] * len(batch["image"])}),
+    "a dict with a format": lambda rows, place: datasets.DatasetDict(test=rows).with_format("arrow"),
     "a format, then picked": lambda rows, place: rows.with_format("torch").select(range(6)),
     "by way of pandas": lambda rows, place: datasets.Dataset.from_pandas(rows.to_pandas()),
     "masks as arrays": lambda rows, place: with_masks(rows, [np.asarray(mask) for mask in rows["mask"]]),
+    "masks as lists of bool": lambda rows, place: with_masks(
+        rows, [(np.asarray(m) > 0).tolist() for m in rows["mask"]]),
     "masks as Array2D": lambda rows, place: with_masks(rows, list(map(np.asarray, rows["mask"])),
                                                        datasets.Array2D((32, 32), "uint8")),
     "masks as large lists": lambda rows, place: with_masks(rows, ones(rows), lists_of(datasets.LargeList)),
@@ -138,13 +140,14 @@ def united(rows, words="lists .* a sample has one image; combine"):
 
 @pytest.mark.sample(3, 5)
 @pytest.mark.parametrize("form", FORMS)
-def test_every_dataset_form_gives_the_same_scores(form, rows, run, plain, tmp_path):
-    found = run(FORMS[form](rows, tmp_path))
-    assert scores(found) == scores(plain)
+def test_every_dataset_form_gives_the_same_scores(form, rows, run, tmp_path):
+    (tmp_path / "data").mkdir()
+    expected, found = run(rows), run(FORMS[form](rows, tmp_path / "data"))
+    assert scores(found) == scores(expected)
     assert [cell.n for cell in found.cells] == [6, 6]
     assert set(found.records()["image_id"]) == set("012345")
     if "pictures" not in form and "masks" not in form:
-        assert found.summary["dataset"]["fingerprint"] == plain.summary["dataset"]["fingerprint"]
+        assert found.summary["dataset"]["fingerprint"] == expected.summary["dataset"]["fingerprint"]
 
 
 @pytest.mark.parametrize(
@@ -214,11 +217,11 @@ def test_unwritable_cache_is_reported_and_replaced(rows, tmp_path, monkeypatch, 
 
 def test_dataset_dict_uses_the_requested_split(rows, run):
     held = datasets.DatasetDict(train=rows.select([0, 1]), test=rows)
-    assert run(held, ["saliency_miou"], split="train").cells[0].n == 2
+    assert (run(held, split="train").cells[0].n, run(held).cells[0].n) == (2, 6)
     refused(r"pass dataset\['test'\]\.select", sb.load_dataset, held, "test[:2]")
 
 
-def test_16_bit_images_run_and_arrays_are_rejected(rows, run, plain):
+def test_16_bit_images_run_and_arrays_are_rejected(rows, run):
     """Test that a run reads the stored 16 bits and does not clip them."""
     deep = [drawing(index)[..., 0].astype(np.uint16) * 200 for index in range(len(NAMES))]
     content, numbers = rows.remove_columns("image").to_dict(), []
@@ -230,7 +233,7 @@ def test_16_bit_images_run_and_arrays_are_rejected(rows, run, plain):
     refused(r"column \"image\" .* contains arrays; .*PIL.Image.fromarray", run, arrays)
     made = arrays.map(lambda row: {"image": Image.fromarray(np.asarray(row["image"], "uint8"))})
     made = made.cast_column("image", datasets.Image())
-    assert run(made).to_pandas()["value"].tolist() == plain.to_pandas()["value"].tolist()
+    assert run(made).to_pandas()["value"].tolist() == run(rows).to_pandas()["value"].tolist()
 
 
 def in_window(values):
@@ -275,14 +278,14 @@ def test_run_without_masks_skips_only_mask_metrics(rows, run, capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["bytes", "structs"])
-def test_foreign_parquet_file_gives_the_same_scores(form, rows, run, plain, tmp_path):
+def test_foreign_parquet_file_gives_the_same_scores(form, rows, run, tmp_path):
     encoded = {column: [pictures.png(np.asarray(row[column])) for row in rows] for column in ("image", "mask")}
     if form == "structs":
         encoded = {name: [{"bytes": one, "path": None} for one in held] for name, held in encoded.items()}
         kind = pa.struct({"bytes": pa.binary(), "path": pa.string()})
         encoded = {name: pa.array(held, kind) for name, held in encoded.items()}
     pq.write_table(pa.table({**encoded, "label": NAMES}), tmp_path / "mine.parquet")
-    assert [cell.value for cell in run(tmp_path / "mine.parquet").cells] == [cell.value for cell in plain.cells]
+    assert [cell.value for cell in run(tmp_path / "mine.parquet").cells] == [cell.value for cell in run(rows).cells]
 
 
 def test_training_without_splits_error_suggests_a_hash_split(rows, resnet, tmp_path, capsys):
@@ -300,7 +303,8 @@ def test_training_without_splits_error_suggests_a_hash_split(rows, resnet, tmp_p
     refused(words, sb.train, dataset=held, model=resnet, out=tmp_path / "out", progress=False)
     split = sb.build("folder", tmp_path / "split", tmp_path / "pictures", split="hash", progress=False)
     every = datasets.DatasetDict({name: sb.load_dataset(split, name) for name in ("train", "validation", "test")})
-    assert sb.train(dataset=every, model=resnet, out=tmp_path / "out", epochs=1, size=32, progress=False).is_dir()
+    for name, data in (("path", split), ("memory", every)):
+        assert sb.train(dataset=data, model=resnet, out=tmp_path / name, epochs=1, size=32, progress=False).is_dir()
 
 
 def test_training_rejects_a_single_split(rows, resnet, tmp_path):
@@ -336,12 +340,30 @@ def test_three_valued_masks_need_mask_values(rows, run, tmp_path, capsys):
     assert reason in str(told)
     refused(r"image 0: a mask with more than two values", run, folder, strict=True)
 
-    inside = [value != 2 for value in values]
-    chosen, plain = run(folder, mask_values=[3, "1"]), run(with_masks(rows, [Image.fromarray(m) for m in inside]))
-    assert scores(chosen) == scores(plain)
-    assert chosen.summary["masks"]["mean_share"] == pytest.approx(np.mean(inside))
-    assert chosen.cells[0].cell_id not in (miou.cell_id, plain.cells[0].cell_id)
-    assert chosen.cells[1].cell_id == insertion.cell_id  # insertion needs no masks
+    for mask_values, inside in ((1, [value == 1 for value in values]), ([3, "1"], [value != 2 for value in values])):
+        chosen, plain = (run(folder, mask_values=mask_values),
+                         run(with_masks(rows, [Image.fromarray(m) for m in inside])))  # fmt: skip
+        assert scores(chosen) == scores(plain)
+        assert chosen.summary["masks"]["mean_share"] == pytest.approx(np.mean(inside))
+        assert chosen.cells[0].cell_id not in (miou.cell_id, plain.cells[0].cell_id)
+        assert chosen.cells[1].cell_id == insertion.cell_id  # insertion needs no masks
+    assert run(folder, mask_values=("1", "3")).cells[0].cell_id == chosen.cells[0].cell_id
     assert read_manifest(chosen.folder).identity.mask_values == "1 3"
     assert "mask_values=['3', '1']" in chosen.summary["command"]
-    refused(r"\(--foreground\) foreground=reddish is not valid", run, folder, mask_values="reddish")
+    refused("foreground=reddish is not valid", run, folder, mask_values="reddish")
+
+
+def test_command_reports_ambiguous_masks(rows, resnet, tmp_path, capsys):
+    named = with_masks(rows, [Image.fromarray(value) for value in trimaps(rows)]).remove_columns("label")
+    named.to_parquet(tmp_path / "mine.parquet")
+    line = ["run", "--dataset", tmp_path / "mine.parquet", "--model", resnet, "--explainers", "centre", "--metrics",
+            "saliency_miou", "--target", "predicted", "--device", "cpu", "--out"]  # fmt: skip
+    line = list(map(str, line))
+    first = said(capsys, [*line, str(tmp_path / "first")], 2)
+    assert "6 records were left out, for example: a mask with more than two values" in first
+    assert cli.main([*line, str(tmp_path / "second"), "--foreground", "1", "3"]) == 0
+    assert "--foreground 1 3" in (tmp_path / "second/report.html").read_text()
+    third = said(capsys, [*line, str(tmp_path / "third"), "--foreground", "nothing"], 2)
+    assert "(--foreground) foreground=nothing is not valid" in third
+    line[2] = str(tmp_path / "her.parquet")
+    assert "there is no file" in said(capsys, [*line, "out"], 2)

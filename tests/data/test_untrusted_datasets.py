@@ -54,7 +54,7 @@ def test_rows_referring_to_local_files_are_rejected(tmp_path, secret, column):
     aims = [str(secret), "../secret.png", f"file://{secret}", "/etc/passwd", "http://127.0.0.1:9/x.png", "a\0b"]
     for number, aim in enumerate(aims):
         folder = write(inside / str(number), [row(), row(**{column: {"bytes": None, "path": aim}})])
-        for data in (folder, folder / "test.parquet")[: 1 + (aim == str(secret))]:
+        for data in (folder, folder / "test.parquet"):
             refused(f"refers to the file .* as its {column}.*are not opened", sb.load_dataset, data)
     (inside / "own").mkdir()
     (inside / "own" / "link.png").symlink_to(secret)
@@ -204,6 +204,7 @@ def report(**changes):
     ("content", "match"),
     [
         ("[" * 100_000, "recursion|nested"),
+        ('{"dataset": ' * 100_000, "recursion|nested"),
         ('{"dataset": {"a": 1}}', "dataset"),
         ('{"splits": []}', "splits"),
         ('{"splits": {"../x": {}}}', "splits"),

@@ -102,16 +102,14 @@ def test_single_logit_head_matches_two_class_head(name, images, explainer_of, er
         assert error_of(*(explainer_of(name)(network, images, target) for network in (single, both))) < 1e-4
 
 
-@pytest.mark.parametrize(("name", "options"), [
-    *((name, {}) for name in NAMES), ("lime", {"on": "logit"}),
-    *((name, {"on": "probability"}) for name in ("gradient", "smoothgrad", "gae", "occlusion", "scorecam")),
-])  # fmt: skip
-def test_minus_infinity_logits_keep_maps_of_other_classes(name, options, images, explainer_of):
+@pytest.mark.parametrize("on", ["logit", "probability"])
+@pytest.mark.parametrize("name", NAMES)
+def test_minus_infinity_logits_keep_maps_of_other_classes(name, on, images, explainer_of):
     def masked(logit):
         rest = torch.arange(CLASSES) > 2
         return loaded(around(maker_of(name)(), lambda inner, x: logits_of(inner(x)).masked_fill(rest, logit)))
 
-    explainer, target = explainer_of(name, **options), targets.contrast([0, 1, 2, 0], [1, 2, 0, 2], CLASSES)
+    explainer, target = explainer_of(name, on=on), targets.contrast([0, 1, 2, 0], [1, 2, 0, 2], CLASSES)
     infinite, finite = (explainer(masked(logit), images, target) for logit in (-torch.inf, -1e4))
     torch.testing.assert_close(infinite, finite, rtol=1e-5, atol=1e-7)
 
@@ -256,7 +254,7 @@ def test_mode_precision_and_layout_hardly_change_maps(name, classifier, images, 
         assert error_of(explainer(network, last, target), expected) <= 1e-5
 
 
-@pytest.mark.parametrize("size", [(2, 3), (1, 1)])
+@pytest.mark.parametrize("size", [(5, 4), (2, 3), (1, 1)])
 @pytest.mark.parametrize("name", ON_CONVOLUTIONS)
 def test_small_images_have_map_or_are_rejected(name, size, explainer_of, map_or_refusal, others_named):
     """Options have their defaults, except for options that set the amount of computation."""
@@ -292,6 +290,7 @@ WAYS = {
     "one module, used twice": (lambda net, index, x: net.one(x), operator.add),
     "one module, in place": (lambda net, index, x: net.in_place(x), operator.iadd),
     "functions": (lambda net, index, x: nn.functional.relu(x), torch.add),
+    "functions in place": (lambda net, index, x: nn.functional.relu(x, inplace=True), operator.iadd),
     "methods": (lambda net, index, x: x.relu_(), lambda a, b: b.add(a)),
 }
 
@@ -317,6 +316,12 @@ def test_network_without_gradients_keeps_map_or_is_rejected(name, images, explai
         assert others_named(refusal, name)
     else:
         assert torch.equal(maps, explainer(loaded(network), images, target))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_explainer_is_hashable_and_printable(name):
+    explainer, again = load_explainer(name), load_explainer(name)
+    assert (hash(explainer), explainer, str(explainer)) == (hash(again), again, name)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -59,7 +59,9 @@ BYTES = {
     "cut after the header": lambda data: data[:20],
     "empty": lambda data: b"",
     "an error page": lambda data: b"<!DOCTYPE html><html>404 Not Found</html>",
+    "zeros": lambda data: bytes(len(data)),
     "noise": lambda data: np.random.default_rng(0).bytes(500),
+    "archive": lambda data: b"PK\3\4" + bytes(100),
 }
 FILE = {  # damage that replaces the whole file
     "missing": lambda path: path.unlink(),
@@ -72,6 +74,7 @@ PICTURE = {
     "16 bits": lambda data: encoded(Image.fromarray(np.full((48, 48), 40000, np.uint16)), "PNG"),
     "alpha": lambda data: encoded(noise("RGBA"), "PNG"),
     "palette": lambda data: encoded(noise("P"), "GIF"),
+    "float": lambda data: encoded(Image.fromarray(np.ones((8, 8), np.float32)), "TIFF"),
     "rotated": lambda data: rotated(),
     "one pixel": lambda data: encoded(noise(size=(1, 1))),
     "decompression bomb": bomb,
@@ -94,6 +97,7 @@ TEXT = {
     "an absolute name": lambda data: data + b"/etc/passwd 1 1 1\n",
     "everything twice": lambda data: data + data,
     "an unknown class": lambda data: data + b"Abyssinian_0 99 1 1\n",
+    "a line too many": lambda data: data + b"nobody_knows_me 1 1 1\n",
 }
 TABLE = {
     "not UTF-8": lambda data: data + b"\xff\xfe\x00\n",
@@ -107,6 +111,7 @@ TABLE = {
 }
 JSON = {
     "a list": lambda data: b"[1, 2]",
+    "a number": lambda data: b"7",
     "no keys": lambda data: b"{}",
     "deep nesting": lambda data: b"[" * 100_000,
     "not UTF-8": lambda data: data[:-1] + b'\xff"}',
@@ -150,6 +155,7 @@ DICOM = {
 NIFTI = {
     "two axes": np.zeros((9, 9), np.int16),
     "four axes": np.zeros((9, 9, 3, 2), np.int16),
+    "another size": np.ones((5, 6, 7), np.int16),
     "only background": np.zeros((48, 48, 5), np.uint8),
     "unknown labels": np.full((48, 48, 5), 9, np.uint8),
     "not a number": np.full((48, 48, 5), np.nan, np.float32),
@@ -234,6 +240,11 @@ def outcome(name, source):
 
 def said(log):
     return len(log.left_out) + len(log.remarks)
+
+
+def test_at_least_300_damage_cases_exist():
+    assert len(CASES) >= 300
+    assert len({kind for _, _, kind in CASES}) >= 25
 
 
 @pytest.mark.sample(7)

@@ -151,6 +151,26 @@ def test_faster_rcnn_returns_coco_ids_above_confidence(weights):
     assert _detector.faster_rcnn()(picture) == []
 
 
+@pytest.mark.slow
+def test_faster_rcnn_filters_a_build(source, weights, tmp_path):
+    """Test a detector that sees a dog in every image.
+
+    An earlier pass saw all scenes and cut-outs, except the cut-outs of photographs 1 to 4.
+    """
+    weights({18: 9.0})
+    scenes = [path.relative_to(source / "images/train").as_posix() for path in source.glob("images/train/**/*.jpg")]
+    known: dict = {scene: [] for scene in scenes}
+    known |= {f"coco-{10 * n + k}": [(18, 47)[k]] for n in range(5, 21) for k in (0, 1)}
+    told = [json.dumps({"what": name, "found": found}) + "\n" for name, found in known.items()]
+    (source / "detections.jsonl").write_text("".join(told))
+    folder = build("ebam-xai", tmp_path / "out", source=source, progress=False, **FREE | {"detector": True})
+    report = json.loads((folder / "build_report.json").read_text())
+    reasons = [entry["reason"] for entry in report["left_out"]]
+    assert reasons.count("the detector does not classify this cut-out correctly") == 4  # the cups
+    lines = [json.loads(line) for line in (source / "detections.jsonl").read_text().splitlines()[len(told) :]]
+    assert lines == [{"what": f"coco-{10 * n + k}", "found": [18]} for n in range(1, 5) for k in (0, 1)]
+
+
 def test_pickled_code_in_weights_is_not_executed(source, weights):
     class Evil:
         def __reduce__(self):

@@ -293,10 +293,10 @@ def test_metric_versions_have_separate_columns(copied):
     assert len(run.table.rows) == len(METHODS)
 
 
-def told(pairs: dict[tuple[str, str], tuple[float, float | None]], metrics=1) -> Run:
+def told(pairs: dict[tuple[str, str], tuple[float, float | None]], higher: bool = True, metrics=1) -> Run:
     """Create a run with one or several metrics and pairs {(explainer, other): (difference, p-value)}."""
     names = list(dict.fromkeys(name for pair in pairs for name in pair))
-    keys = {(name, metric): _key(name, METRICS[metric], 0) for name in names for metric in range(metrics)}
+    keys = {(name, metric): _key(name, METRICS[metric], 0, higher) for name in names for metric in range(metrics)}
     cells = [_result(key, 60, 0.5, 0.4, 0.6) for key in keys.values()]
     contrasts = [
         Contrast(
@@ -313,12 +313,14 @@ def verdict(run: Run) -> list[str]:
     return Verdict(run.cells, run.contrasts).sentences()
 
 
-@pytest.mark.parametrize(("pairs", "words"), [
-    ({("a", "random"): (0.3, None)}, "a against random: too few samples to tell on saliency_miou"),
-    ({("a", "b"): (-0.3, 0.01)}, "no random baseline"),
+@pytest.mark.parametrize(("pairs", "higher", "words"), [
+    ({("random", "a"): (-0.3, 0.01)}, True, "a beats random on saliency_miou"),
+    ({("a", "random"): (0.3, 0.01)}, False, "a falls behind random on saliency_miou"),
+    ({("a", "random"): (0.3, None)}, True, "a against random: too few samples to tell on saliency_miou"),
+    ({("a", "b"): (-0.3, 0.01)}, True, "no random baseline"),
 ])  # fmt: skip
-def test_verdict_states_what_could_not_be_compared(pairs, words):
-    assert any(re.search(rf"\b{words}\b", sentence) for sentence in verdict(told(pairs)))
+def test_verdict_follows_difference_and_p_value(pairs, higher, words):
+    assert any(re.search(rf"\b{words}\b", sentence) for sentence in verdict(told(pairs, higher)))
 
 
 def test_random_is_the_first_baseline():

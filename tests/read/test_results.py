@@ -104,6 +104,23 @@ def test_cell_id_can_be_recomputed_from_result(run, submission):
     assert cell.cell_id == hash_of(setting, ["random", "{}", cell.explainer_version], metric)
 
 
+def test_class_groups_change_only_ids_of_their_metrics(submission, folder):
+    groups = "0123456789abcdef"
+
+    def ask(content):
+        first = content["cells"][0]
+        metric = [first["metric"], json.dumps(first["metric_options"], sort_keys=True), first["metric_version"]]
+        setting = {key: value for key, value in content["setting"].items()
+                   if key not in {"groups", "activation", "label_column"}}  # fmt: skip
+        content["setting"]["groups"] = groups
+        first["cell_id"] = hash_of(setting, ["random", "{}", first["explainer_version"]], metric, groups)
+
+    change(folder, ask)
+    cells = results.read_result(folder / "result.json").cells
+    assert cells[0].cell_id != submission.result.cells[0].cell_id
+    assert cells[1].cell_id == submission.result.cells[1].cell_id
+
+
 @pytest.mark.parametrize(("edit", "words"), [
     (lambda c: c.update(format=1), "format: Input should be 3"),
     (lambda c: c.pop("submitter"), "submitter: Field required"),

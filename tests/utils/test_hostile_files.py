@@ -32,7 +32,7 @@ from saliency_bench.hub_builders import _source
 from saliency_bench.read import records
 from saliency_bench.read.finished_run import read_run
 from saliency_bench.read.manifest import read_manifest
-from saliency_bench.utils.files import load_arrays, parse_json
+from saliency_bench.utils.files import load_arrays, parse_json, read_json
 from saliency_bench.utils.pictures import LARGEST, UnreadableError, file_bytes
 from saliency_bench.utils.plain_yaml import parse_yaml
 
@@ -74,14 +74,14 @@ HOSTILE = {pipe: "regular file", zero: "regular file", sparse: "bytes", nested: 
 
 
 @pytest.mark.parametrize("spoil", HOSTILE, ids=lambda spoil: spoil.__name__)
-def test_report_rejects_endless_and_nested_json(made, spoil, tmp_path, capsys):
-    for name in ("summary.json", "timings.json", "run.json"):
-        run = shutil.copytree(made, tmp_path / name.partition(".")[0])
-        spoil(run / name)
-        shown = refusal(capsys, ["report", run])
-        assert "unexpected" not in shown
-        assert name in shown
-    refused(HOSTILE[spoil], read_manifest, run)
+@pytest.mark.parametrize("name", ["run.json", "summary.json", "timings.json"])
+def test_report_rejects_endless_and_nested_json(run, name, spoil, capsys):
+    spoil(run / name)
+    shown = refusal(capsys, ["report", run])
+    assert "unexpected" not in shown
+    assert name in shown
+    if name == "run.json":
+        refused(HOSTILE[spoil], read_manifest, run)
 
 
 def device(path):
@@ -89,9 +89,8 @@ def device(path):
     path.symlink_to(os.devnull)
 
 
-@pytest.mark.parametrize(("name", "spoil"), [
-    ("records.parquet", device), ("predictions.parquet", pipe), ("examples.npz", pipe), ("examples.npz", device),
-])  # fmt: skip
+@pytest.mark.parametrize("spoil", [device, pipe], ids=lambda spoil: spoil.__name__)
+@pytest.mark.parametrize("name", ["records.parquet", "predictions.parquet", "examples.npz"])
 def test_report_rejects_non_regular_files(run, name, spoil, capsys):
     spoil(run / name)
     assert f"{name} is damaged (it is not a regular file)" in refusal(capsys, ["report", run])
@@ -192,15 +191,16 @@ def test_parquet_text_size_is_checked_before_reading(run, monkeypatch, bomb):
 @pytest.mark.parametrize(
     ("place", "value"),
     [
-        (("model", "id"), 10**30), (("model",), None), (("model", "accuracy"), [{}]),
-        (("masks", "left_out"), {"a": "x"}), (("masks", "usable"), [{}]), (("faults",), "x"),
-        (("provenance",), None), (("provenance", "libraries"), None), (("dataset", "samples"), None),
-        (("dataset", "id"), {"a": "x"}), (("target",), [{}]), (("batch_size",), 0),
-        (("groups",), {"name": "x", "identity": {}}), (("only",), {"samples": "x"}), (("command",), None),
-        (("halved_chunks",), None), (("precision",), {}),
+        (("model", "id"), 10**30), (("model", "id"), None), (("model",), None), (("model", "accuracy"), [{}]),
+        (("masks", "left_out"), {"a": "x"}), (("masks", "left_out"), 3), (("masks", "usable"), [{}]), (("masks",), 1),
+        (("faults",), None), (("faults",), "x"), (("provenance",), None), (("provenance",), "x"),
+        (("provenance", "libraries"), None),
+        (("dataset",), [{}]), (("dataset", "samples"), None), (("dataset", "id"), {"a": "x"}), (("target",), [{}]),
+        (("batch_size",), [{}]), (("batch_size",), 0), (("groups",), {"name": "x", "identity": {}}),
+        (("only",), {"samples": "x"}), (("command",), None), (("halved_chunks",), None), (("precision",), {}),
     ],
 )  # fmt: skip
-def test_field_of_wrong_type_is_rejected_by_name(run, capsys, place, value):
+def test_field_of_wrong_type_is_rejected_by_name(run, made, capsys, place, value):
     def change(summary):
         *above, last = place
         for key in above:
@@ -209,9 +209,7 @@ def test_field_of_wrong_type_is_rejected_by_name(run, capsys, place, value):
 
     change_summary(run, change)
     assert "summary.json is damaged (" + ".".join(place) in refusal(capsys, ["report", run])
-
-
-def test_damaged_timings_are_rejected(run, capsys):
+    change_summary(run, lambda summary: summary.update(read_json(made / "summary.json")))
     (run / "timings.json").write_text('{"explainers": 3}')
     assert "timings.json is damaged (explainers" in refusal(capsys, ["report", run])
 
@@ -310,8 +308,8 @@ def test_yaml_allows_limited_aliases():
     for mapping in (text, "a: &a 1\nb: *a"):
         with pytest.raises(ValueError, match=r"it has the alias \*a"):
             parse_yaml(mapping, aliases=False)
-    keys = "\n".join(f"k{number}: {number}" for number in range(20_000))
-    assert len(parse_yaml(keys)) == 20_000
+    keys = "\n".join(f"k{number}: {number}" for number in range(100_000))
+    assert len(parse_yaml(keys)) == 100_000
 
 
 def test_archive_with_duplicate_member_is_rejected(tmp_path):
