@@ -81,7 +81,7 @@ def test_gradio_keeps_files_in_a_private_folder(monkeypatch):
 
 def test_gradio_server_limits_time_for_headers():
     assert app
-    config = Config(None)
+    config = Config(None, log_config=None)
     config.load()
     assert config.http_protocol_class is TimedProtocol
 

@@ -124,7 +124,7 @@ class Served(Command):
 def serving(app, **options):
     import uvicorn
 
-    server = uvicorn.Server(uvicorn.Config(app, port=0, **{"log_level": "error"} | options))
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, **options))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:

@@ -36,7 +36,7 @@ def app(annotating):
 def server(app, monkeypatch):
     """Return (host, port) of a server that waits half a second for a client."""
     monkeypatch.setattr(requests, "PART", 0.5)
-    with serving(app, http=requests.TimedProtocol, log_level="warning") as url:
+    with serving(app, http=requests.TimedProtocol) as url:
         yield "127.0.0.1", int(url.rpartition(":")[2].strip("/"))
 
 
