@@ -358,6 +358,14 @@ def test_forged_records_refuse_only_their_submission(tmp_path, edit, words):
     assert_only_ada_is_accepted(tmp_path, words)
 
 
+def test_samples_need_the_groups_of_the_dataset(tmp_path):
+    """Test records without groups. Their samples would count as independent, so intervals would be too narrow."""
+    know(tmp_path, groups=[f"scene {number // 2}" for number in range(60)])
+    write(tmp_path, {"gradcam": GOOD, "random": BAD})
+    (refused,) = sb.load_results(tmp_path).refused
+    assert "the group of image image 000 is scene 0 in saliency-bench/pets, not None" in refused.line
+
+
 def test_score_must_equal_mean_of_its_parts(tmp_path):
     from saliency_bench.bound_metric import load_metric
 

@@ -111,7 +111,7 @@ class World:
         return sorted((self.out / kind).glob("*.parquet"))
 
     def interrupted(self, name, error):
-        """Start the run, and raise an error in the third call of the stage with this name."""
+        """Raise an error in the third call of this stage, and check that the results of two calls are stored."""
         stage, calls = getattr(running, name), []
 
         def raising(*args, **options):
@@ -124,6 +124,7 @@ class World:
             patch.setattr(running, name, raising)
             with pytest.raises(type(error)):
                 self.go()
+        assert self.parts({"work": "scores", "predict": "predictions"}[name])
 
 
 def children_of(pid):

@@ -14,6 +14,7 @@ from saliency_bench import load_classifier, run
 from saliency_bench.bound_explainer import as_explainer
 from saliency_bench.cli import main
 from saliency_bench.compute.maps.map_provider import ExplainerRaisedError, MapProvider
+from saliency_bench.compute.scoring.samples import score_samples
 from saliency_bench.errors import UserError
 from saliency_bench.score_notes import is_expected
 from saliency_bench.target_weights import one_hot
@@ -97,6 +98,21 @@ def test_non_finite_and_flat_maps_are_reported_by_sample():
     assert explain.faulty == {3: "the map holds NaN or infinite values"}
     assert (maps[0] == 0).all()
     assert explain.flat == {3, 1}
+
+
+def test_faulty_metric_map_is_attributed_to_its_sample():
+    """Test a batch whose first sample has no mask, so positions in the batch differ from positions in the call."""
+
+    def dark(classifier, images, target):
+        return images.mean(dim=1) / (images.amax(dim=(1, 2, 3), keepdim=True)[:, 0] > 0.3)
+
+    def darker(masks, images, target, explain):
+        return explain(images * 0.5, target).mean(axis=(1, 2))
+
+    images, masks = torch.ones(4, 3, 4, 5), np.ones((4, 4, 5), bool)
+    images[2], masks[0] = 0.4, False
+    classifier = load_classifier(small(), mean=0, std=1)
+    refused("image 2: the map holds NaN or infinite", score_samples, darker, images, classifier, dark, masks=masks)
 
 
 def test_out_of_memory_batch_is_halved():

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refused
 
 import saliency_bench as sb
 from saliency_bench.compute import writing
@@ -325,6 +326,14 @@ def moody(classifier, images, target):
     if os.environ.get("MOOD") and images.mean() > 0.5:
         raise RuntimeError("not now")
     return images.mean(dim=1)
+
+
+def test_strict_call_computes_faulty_maps_again(shapes, resnet, tmp_path):
+    def dark(classifier, images, target):
+        return images.mean(dim=1) / (images.mean(dim=(1, 2, 3)) > 0.5)[:, None, None]
+
+    assert go(tmp_path / "run", shapes, resnet, explainers=[dark]).summary["faults"]
+    refused("dark.*NaN", go, tmp_path / "run", shapes, resnet, explainers=[dark], strict=True)
 
 
 @pytest.mark.slow

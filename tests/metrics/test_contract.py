@@ -1,6 +1,7 @@
 """Test the contract of metrics for all discovered metrics."""
 
 import inspect
+from typing import get_args, get_type_hints
 
 import contracts
 import numpy as np
@@ -123,6 +124,28 @@ def test_metric_is_deterministic_and_keeps_inputs(name, inputs):
     for key in ("maps", "masks"):
         assert np.array_equal(before[key], inputs[key])
     assert all(torch.equal(a, b) for a, b in zip(weights, inputs["classifier"].parameters(), strict=True))
+
+
+CACHES = ("curves", "explain", "partners")
+NEEDS_CLASSIFIER = ("saliency_max_sensitivity", "relative")
+
+
+def variants(name):
+    """Return a metric with its defaults, and with other values of one option: two choices, or half a number."""
+    hints = get_type_hints(load_metric(name).function)
+    for option, value in load_metric(name).options:
+        half = [value / 2] if isinstance(value, float) else [value // 2] if type(value) is int and value > 1 else []
+        others = {bool: [not value], str: get_args(hints[option])[:3]}.get(type(value), half)
+        yield from (load_metric(name, **{option: other}) for other in others if (name, option) != NEEDS_CLASSIFIER)
+    yield load_metric(name)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if not set(CACHES).isdisjoint(load_metric(name).inputs)])
+def test_variants_with_shared_passes_score_as_alone(name, inputs):
+    shared = asked(load_metric(name), inputs)
+    for metric in variants(name):
+        given = {key: shared[key] if key in CACHES else value for key, value in asked(metric, inputs).items()}
+        np.testing.assert_array_equal(metric(**given), scores(metric, inputs), str(metric.options))
 
 
 @pytest.mark.sample(5)
