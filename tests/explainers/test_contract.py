@@ -15,9 +15,10 @@ from small_networks import Custom, loaded
 from torch import nn
 from transformers import ViTConfig, ViTForImageClassification
 
-from saliency_bench import load_classifier, load_explainer, targets
+from saliency_bench import load_classifier, load_explainer, registry, targets
 from saliency_bench.data.geometry import CELL_STEPS
 from saliency_bench.errors import UserError
+from saliency_bench.options import defaults
 
 NAMES = contracts.complete("explainers")
 DECLARED = {name: load_explainer(name).declaration for name in NAMES}
@@ -25,6 +26,7 @@ BASELINES = {name for name in NAMES if DECLARED[name].baseline}
 CLASSES = 5
 WITH_TARGET = [name for name in NAMES if DECLARED[name].targeted and name not in BASELINES]
 IN_PASSES = [name for name in NAMES if "batch_size" in dict(load_explainer(name).options)]
+ADAPTIVE = [name for name in NAMES if "reliability" in defaults(getattr(registry.load("explainers", name), name))]
 ON_CONVOLUTIONS = [name for name in NAMES if not DECLARED[name].needs.startswith("attention")]
 
 
@@ -135,6 +137,21 @@ def test_maps_are_deterministic_and_independent_of_batch_size(name, classifier, 
     assert torch.equal(together, explainer(classifier, images, target, seeds=seeds))
     alone = [explainer(classifier, images[i : i + 1], target[i : i + 1], seeds=[seeds[i]]) for i in range(16)]
     assert error_of(together, torch.cat(alone)) <= 1e-5 + step_of(explainer)
+
+
+@pytest.mark.parametrize("name", ADAPTIVE)
+def test_maps_with_fewer_draws_are_independent_of_batch(name, classifier, explainer_of, error_of):
+    """Require a reliability that half of the images reach after the first 16 draws, so that others are drawn longer."""
+    images = torch.rand(6, 3, 20, 28, generator=torch.Generator().manual_seed(2))
+    target, seeds = targets.one_hot([i % CLASSES for i in range(6)], CLASSES), list(range(100, 106))
+    first = explainer_of(name, samples=16, masks=16).made(classifier, images, target, seeds=seeds).reliability
+    explainer = explainer_of(name, samples=60, masks=60, reliability=float(np.median(first)))
+    together = explainer.made(classifier, images, target, seeds=seeds)
+    assert together.draws.count(16) == 3
+    for i in range(6):
+        alone = explainer.made(classifier, images[i : i + 1], target[i : i + 1], seeds=[seeds[i]])
+        assert alone.draws == together.draws[i : i + 1]
+        assert error_of(together.maps[i : i + 1], alone.maps) <= 1e-5
 
 
 def step_of(explainer):

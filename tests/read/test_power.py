@@ -11,6 +11,7 @@ from scored_cells import run_of
 
 from saliency_bench.cli import main
 from saliency_bench.read.analysis.power import assumed, clusters_needed, curve, of_run, power_at
+from saliency_bench.read.report import power_curve
 from saliency_bench.read.statistics.clusters import Matched
 from saliency_bench.read.statistics.paired_test import adjusted_p
 
@@ -81,6 +82,15 @@ def test_command_answers_in_first_line(capsys):
                      "between the two explainers with a power of 80%.")  # fmt: skip
     assert main(["power", "--spread", "1e6", "--difference", "1e-6"]) == 0
     assert capsys.readouterr().out.startswith("No realistic number of images is enough to detect a difference of 1e-06")
+
+
+def test_drawn_curve_crosses_power_at_needed_clusters(tmp_path, monkeypatch):
+    figures = []
+    monkeypatch.setattr(power_curve, "write_figure", lambda figure, _: figures.append(figure))
+    assert main(["power", "--spread", "0.3", "--difference", "0.05", "--out", str(tmp_path / "power.svg")]) == 0
+    drawn, line = figures[0].axes[0].lines
+    assert np.interp(assumed(0.3, 0.05).clusters, *drawn.get_data()) == pytest.approx(0.8, abs=0.005)
+    assert set(line.get_ydata()) == {0.8}
 
 
 def test_power_counts_clusters_not_images():

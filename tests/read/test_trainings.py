@@ -8,6 +8,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from commands import said
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 from refusals import refused
 from scipy import stats
 from test_reporting import _key, change_summary, make_run
@@ -17,7 +20,7 @@ from saliency_bench.read.manifest import read_manifest
 from saliency_bench.read.statistics.clusters import cluster_codes
 from saliency_bench.read.statistics.intervals import bounded
 from saliency_bench.read.statistics.ranking import FEW_TRAININGS, compare
-from saliency_bench.read.statistics.trainings import areas_by_training, count_trainings, crossed
+from saliency_bench.read.statistics.trainings import areas_by_training, count_trainings, crossed, holm
 
 UNIT = (0.0, 1.0)
 
@@ -119,6 +122,22 @@ def outlasting(end, far, mean, clusters):
     return min(ordinary, wide) if far < mean else max(ordinary, wide)
 
 
+def literal_holm(p):
+    """Return, for each p-value, the largest product among the values that Holm's method tests no later."""
+    ordered = sorted(range(len(p)), key=lambda test: p[test])
+    products = [p[test] * (len(p) - place) for place, test in enumerate(ordered)]
+    return [max(products[: ordered.index(test) + 1]) for test in range(len(p))]
+
+
+@given(arrays(np.float64, st.integers(1, 12), elements=st.floats(0, 1)))
+def test_holm_matches_literal_computation(p):
+    assert holm(p).tolist() == literal_holm(p.tolist())
+
+
+def test_holm_never_decreases_after_a_larger_value():
+    assert holm(np.array([0.04, 0.02, 0.03])) == pytest.approx([0.06] * 3)  # not 0.04, 0.06 and 0.06
+
+
 @pytest.mark.parametrize("count", [2, 3, 6])
 def test_seed_study_matches_literal_computation(networks, count):
     study, scores = sb.seed_study(networks[:count]), {}
@@ -147,11 +166,9 @@ def test_seed_study_matches_literal_computation(networks, count):
             m, _, _, _, within, between, freedom = literal([[(v + 1) / 2 for v in row] for row in d])
             t = (m - 0.5) / math.sqrt(within + between)
             p[pair] = 2 * stats.t.sf(abs(t), min(freedom, (count - 1) * (within + between) / between)), t
-        better, held = set(), 0
-        for place, ((first, second), (alone, t)) in enumerate(sorted(p.items(), key=lambda item: item[1][0])):
-            held = max(held, alone * (len(p) - place))
-            if held < 0.05:
-                better.add((first, second) if t > 0 else (second, first))
+        adjusted = literal_holm([alone for alone, _ in p.values()])
+        better = {pair if t > 0 else pair[::-1]
+                  for (pair, (_, t)), q in zip(p.items(), adjusted, strict=True) if q < 0.05}  # fmt: skip
         for row in table[table["metric"] == metric].itertuples():
             assert row.rank_low == 1 + sum(pair[1] == row.explainer for pair in better)
             assert row.rank_high == 5 - sum(pair[0] == row.explainer for pair in better)

@@ -66,7 +66,6 @@ def test_map_order_varies_by_person_and_image_and_is_stable(study, tmp_path):
         assert [stored[one.unit] for one in maps] == [0, 1, 2, 3]
 
 
-@pytest.mark.slow
 def test_raters_who_leave_are_replaced(study):
     for _ in range(6):
         rate(study, study.study.join().name, lambda *about: 3, most=6)

@@ -31,7 +31,7 @@ from saliency_bench.read.statistics.clusters import cluster_codes, effective_clu
 from saliency_bench.read.statistics.intervals import Estimate
 from saliency_bench.read.statistics.paired_test import ALPHA
 from saliency_bench.read.statistics.ranking import RANKED_FROM
-from saliency_bench.read.statistics.trainings import crossed, crossed_variances
+from saliency_bench.read.statistics.trainings import crossed, crossed_variances, holm
 from saliency_bench.score_notes import PRECOMPUTED
 
 if TYPE_CHECKING:
@@ -194,10 +194,8 @@ def _rank(rows: list[NetworkMean], scores: Sequence[np.ndarray], codes: np.ndarr
     if not tested:
         return rows
     sign = 1 if rows[0].cell.higher_is_better else -1
-    ordered, p, better = sorted(tested, key=lambda pair: tested[pair][1]), 0.0, set()
-    for number, (first, second) in enumerate(ordered):  # Holm: the smallest p times the number of pairs, and so on
-        difference, alone = tested[first, second]
-        p = max(p, alone * (len(ordered) - number))
+    adjusted, better = holm(np.array([alone for _, alone in tested.values()])), set()
+    for ((first, second), (difference, _)), p in zip(tested.items(), adjusted, strict=True):
         if p < ALPHA and difference:
             better.add((first, second) if sign * difference > 0 else (second, first))
     baselines = {index for index, row in enumerate(rows) if row.cell.baseline}
