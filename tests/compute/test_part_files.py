@@ -6,6 +6,7 @@ import random
 import shutil
 from datetime import timedelta
 from hashlib import sha256
+from itertools import product
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +22,7 @@ from saliency_bench.compute.loaded import identity_of
 from saliency_bench.compute.loading.load import load
 from saliency_bench.compute.predictions import GROUP, StoredPredictions
 from saliency_bench.compute.python_objects import describe
+from saliency_bench.compute.work import BatchResult
 from saliency_bench.read import parts, records
 from saliency_bench.read.parts import PartFolder, PartNote, RunStore, StoredResult, in_order
 
@@ -270,6 +272,16 @@ def test_results_are_written_every_30_seconds(writer):
     writer.wait()
     starts = tuple(range(0, 45 * SIZE, SIZE))
     assert [part.entries[0].starts for part in folder.parts()] == [starts[:30], starts[30:]]
+
+
+def test_results_to_recompute_share_no_file_with_other_explainers(writer):
+    for number, (group, changes) in enumerate(product("ab", [{}, {"faults": 1}, {"raised": True}])):
+        stored = result(number, group, **changes)
+        writer.add_batch(BatchResult(group, [*stored.positions], dict(stored.tables), dict(stored.about)))
+    writer.write()
+    writer.wait()
+    groups = [sorted(entry.group for entry in part.entries) for part in writer.store.scores.parts()]
+    assert sorted(groups) == [["a"], ["a"], ["a", "b"], ["b"], ["b"]]
 
 
 def test_month_of_work_needs_few_hundred_files(writer):

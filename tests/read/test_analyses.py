@@ -162,7 +162,6 @@ def test_bootstrap_draws_whole_clusters(run):
         assert (both.n, both.clusters) == (2 * once.n, once.clusters)
 
 
-@pytest.mark.slow
 def test_correlation_over_datasets_matches_scipy(tmp_path):
     folders = []
     for number in range(5):
@@ -181,6 +180,14 @@ def test_correlation_over_datasets_matches_scipy(tmp_path):
         assert row["datasets"] == 5
         theirs = stats.pearsonr(*means).confidence_interval()
         assert (row["pearson low"], row["pearson high"]) == pytest.approx((theirs.low, theirs.high))
+        rho = row["spearman"]
+        if (
+            abs(rho) < 1
+        ):  # Bonett and Wright (2000), formula 2: the variance of artanh(rho) is (1 + rho^2 / 2) / (D - 3)
+            half = stats.norm.ppf(0.975) * np.sqrt((1 + rho**2 / 2) / (5 - 3))
+            ends = np.tanh(np.arctanh(rho) - half), np.tanh(np.arctanh(rho) + half)
+            assert (row["spearman low"], row["spearman high"]) == pytest.approx(ends)
+    assert any(abs(row["spearman"]) < 1 for row in found.data["datasets"])
     two = sb.analyse(folders[:2], "correlation")
     assert two.data["datasets"] == []
     assert "needs runs on 3 datasets with different ids; these runs are on dataset-0" in two.data["notes"][-1]

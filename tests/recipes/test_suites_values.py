@@ -28,7 +28,7 @@ from saliency_bench.read.run_folder import CellScores
 from saliency_bench.recipes.suites.counts import counts_of
 from saliency_bench.recipes.suites.crowd import crowd_number, drawn_answers
 from saliency_bench.recipes.suites.number import NoNumberError, Number
-from saliency_bench.recipes.suites.numbers import correlation
+from saliency_bench.recipes.suites.numbers import correlation, mean
 from saliency_bench.recipes.suites.suite import suite
 from saliency_bench.recipes.suites.suite_jobs import SuiteChoice, jobs_of
 from saliency_bench.recipes.suites.suite_schema import Value, find_suite, suite_files
@@ -176,6 +176,12 @@ def test_rank_correlation_respects_metric_direction(kind, by_scipy):
     expected = by_scipy(first, [-value for value in second]).statistic
     assert correlation(*numbers, [1, -1], kind).value == pytest.approx(expected)
     assert expected != pytest.approx(by_scipy(first, second).statistic)
+
+
+def test_mean_weights_datasets_equally_whatever_their_number_of_models():
+    numbers = [Number(0.2, n=10), Number(0.8, n=30), Number(0.9, n=20)]
+    found = mean(["cats", "dogs", "cats"], numbers)
+    assert (found.value, found.n, found.least) == (pytest.approx(((0.2 + 0.9) / 2 + 0.8) / 2), 20 + 30, 10)
 
 
 def test_correlation_has_interval_from_four_datasets():
