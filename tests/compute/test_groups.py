@@ -13,7 +13,7 @@ from refusals import refused
 from timm.data import ImageNetInfo
 
 from saliency_bench import registry
-from saliency_bench.compute.targets.class_groups import HERE, ClassGroups, load_groups
+from saliency_bench.compute.targets.class_groups import HERE, ClassGroups, load_groups, places_in
 from saliency_bench.compute.targets.rules import TargetTerms, load_rule
 from saliency_bench.hub_builders import _wordnet as wordnet_groups
 from saliency_bench.hub_builders._wordnet import derive, table_of
@@ -32,6 +32,12 @@ def of_imagenet():
     """Return the classes of ImageNet and the groups of these classes."""
     classes = table("imagenet")["classes"]
     return classes, load_groups(None, classes, 1000)
+
+
+def test_classes_of_a_table_are_found_in_any_order():
+    """Test an order that is not its own inverse."""
+    assert places_in(["fox", "Cat", "wild dog"], {"classes": ["cat", "wild_dog", "fox"]}) == [1, 2, 0]
+    assert places_in(["fox", "cat", "cat"], {"classes": ["cat", "dog", "fox"]}) == []
 
 
 @pytest.fixture(scope="module")

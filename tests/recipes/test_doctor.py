@@ -17,6 +17,7 @@ from torch import nn
 import saliency_bench as sb
 from saliency_bench import cli
 from saliency_bench.compute.python_objects import describe
+from saliency_bench.recipes.doctor import order as order_module
 from saliency_bench.recipes.doctor.doctor import _load, _of_classes
 from saliency_bench.recipes.doctor.examine import examine
 from saliency_bench.recipes.doctor.maps import check_maps
@@ -190,6 +191,14 @@ def test_suggested_label_map_is_best_permutation():
     assert list(order.values["label_map"].values()) == list(best)
     again = checks_of(rows, classifier(network), label_map=order.values["label_map"])
     assert not marks(again, "wrong")
+
+
+def test_assignment_is_scored_on_images_not_used_for_fitting():
+    """Test one class whose images have logit 1 in one half and logit 2 in the other half."""
+    labels, half = np.zeros(6, int), np.array([True, False] * 3)
+    for predictions, right in ((np.where(half, 1, 2), 0), (np.full(6, 2), 1)):
+        found = order_module._score(lambda _, predictions: predictions[:1], labels, predictions, half)
+        assert found.tolist() == [right] * 6
 
 
 def test_baseline_scores_match_a_run(tmp_path):

@@ -154,6 +154,20 @@ def test_honeypots_go_to_everybody_and_are_not_counted(tmp_path):
     refused("but the dataset has 4 such", choose_known, annotating.images, 5, 0, 0)
 
 
+def test_honeypot_score_is_iou_of_first_answer(tmp_path):
+    annotating = study_of(tmp_path, dataset(10, masks=4), honeypots=1, honeypot_every=2)
+    (pot,), person = annotating.honeypots, "p-a"
+    answer_all(annotating, person)
+    corrected = {
+        "unit": pot,
+        "kind": "mask",
+        "runs": runs_of(annotating._known(pot)),
+        "request": "a second answer to it",
+    }
+    assert annotating.save(person, corrected).revision == 2
+    assert annotating.honeypot_scores() == {person: [0.0]}  # the first answer was "no region"
+
+
 def test_only_missing_and_per_person_limit_the_images(tmp_path):
     annotating = study_of(tmp_path, dataset(10, masks=4), only_missing=True, per_person=3)
     assert annotating.units == [f"image-{index:03d}" for index in range(4, 10)]

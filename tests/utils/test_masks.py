@@ -105,6 +105,7 @@ def test_single_valued_mask_is_empty_or_full(mask, expected):
 TRIMAP = np.where(BOX, 1, 2).astype(np.uint8) + EDGE * np.uint8(2)  # 1 pet, 2 background, 3 border
 VOID = palette(np.where(EDGE, 255, ONES), VOC)
 OPPOSITE = with_alpha(255 - np.repeat(FULL[..., None], 3, 2))
+WIDER = with_alpha(np.repeat(FULL[..., None], 3, 2), np.where(BOX | np.roll(BOX, 3, 1), 255, 0).astype(np.uint8))
 TINTED = np.hypot(*(np.indices((48, 40)) - 20)) < 9
 NAMED = {  # mask, --foreground, object
     "an Oxford trimap": (TRIMAP, "1", BOX & ~EDGE),
@@ -150,6 +151,7 @@ REFUSED = {
     "a single value that is not the background; .* (2;": np.full(SIZE, 2, np.uint8),
     "a single value that is not the background; .* (0;": palette(np.zeros(SIZE), [WHITE]),
     "colour and the alpha channel of the mask disagree; choose the object with --foreground": OPPOSITE,
+    "colour and the alpha channel of the mask disagree": WIDER,  # some opaque pixels have the background's colour
     "JPEG mask with blurred values; save masks as PNG, or set a threshold": stored(grey(FULL), "JPEG"),
 }
 
