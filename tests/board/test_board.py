@@ -108,6 +108,18 @@ def test_best_row_beats_every_baseline(tmp_path, scores, best):
     assert {row.cell.explainer_text for row in rows if row.rank and row.rank[0] == 1} >= {"gradcam"}
 
 
+def test_records_in_another_order_are_compared_by_image(tmp_path):
+    """Test a difference of 0.1 on every image, which is small compared with the spread over images."""
+    random = np.random.default_rng(1)
+    scores = random.permutation([0.05, 0.85] * 30) + 0.01 * random.random(60)
+    know(tmp_path)
+    vouch(tmp_path, write(tmp_path, {"gradcam": scores, "random": scores}))
+    better = scores + 0.1 + 0.001 * random.normal(0, 1, 60)
+    vouch(tmp_path, write(tmp_path, {"gradient": better[::-1]}, "bob", ids=IDS[::-1]))
+    rows = rows_of(sb.load_results(tmp_path))
+    assert (rows["gradient", "bob"].rank, rows["gradcam", "ada"].rank) == ((1, 1), (2, 3))
+
+
 def test_baseline_with_two_rows_must_be_beaten_twice(tmp_path):
     know(tmp_path)
     vouch(tmp_path, write(tmp_path, {"gradcam": GOOD, "random": BAD}))

@@ -19,7 +19,7 @@ from saliency_bench import registry
 from saliency_bench.data import builders, building
 from saliency_bench.data.jobs import BuildLog, samples_of
 from saliency_bench.errors import UserError
-from saliency_bench.hub_builders import _examples
+from saliency_bench.hub_builders import _examples, _multilabel
 
 
 def encoded(image, form="JPEG", **settings):
@@ -288,3 +288,12 @@ def test_damaged_source_is_reported_or_rejected(example, tmp_path, name, file, k
     for entry in told.left_out:
         assert "\n" not in entry["reason"]
         assert entry["id"]
+
+
+@pytest.mark.parametrize("classes", ["all", "image"])
+def test_class_without_mask_remains_a_label(classes):
+    """Test that a prediction of this class still counts as correct."""
+    masks = {"cat": lambda: np.eye(4, dtype=bool), "dog": lambda: np.zeros((4, 4), bool)}
+    found = _multilabel.samples_of(BuildLog(), "photo", None, masks, classes)
+    assert [(one["label"], one["labels"], one["mask"] is None) for one in found] == [
+        ("cat", ["cat", "dog"], False), ("dog", ["cat", "dog"], True)][: 2 if classes == "all" else 1]  # fmt: skip
