@@ -109,7 +109,7 @@ def test_best_row_beats_every_baseline(tmp_path, scores, best):
 
 
 def test_records_in_another_order_are_compared_by_image(tmp_path):
-    """Test a difference of 0.1 on every image, which is small compared with the spread over images."""
+    """The difference is 0.1 on every image, so it is significant only if scores are paired by image."""
     random = np.random.default_rng(1)
     scores = random.permutation([0.05, 0.85] * 30) + 0.01 * random.random(60)
     know(tmp_path)

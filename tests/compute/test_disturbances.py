@@ -111,7 +111,7 @@ class World:
         return sorted((self.out / kind).glob("*.parquet"))
 
     def interrupted(self, name, error):
-        """Raise an error in the third call of this stage, and check that the results of two calls are stored."""
+        """Raise an error in the third call of this stage, and check that earlier results are stored."""
         stage, calls = getattr(running, name), []
 
         def raising(*args, **options):

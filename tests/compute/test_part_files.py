@@ -274,10 +274,10 @@ def test_results_are_written_every_30_seconds(writer):
     assert [part.entries[0].starts for part in folder.parts()] == [starts[:30], starts[30:]]
 
 
-def test_results_to_recompute_share_no_file_with_other_explainers(writer):
+def test_results_to_recompute_have_a_file_per_explainer(writer):
     for number, (group, changes) in enumerate(product("ab", [{}, {"faults": 1}, {"raised": True}])):
         stored = result(number, group, **changes)
-        writer.add_batch(BatchResult(group, [*stored.positions], dict(stored.tables), dict(stored.about)))
+        writer.add_batch(BatchResult(group, stored.positions, stored.tables, stored.about))
     writer.write()
     writer.wait()
     groups = [sorted(entry.group for entry in part.entries) for part in writer.store.scores.parts()]

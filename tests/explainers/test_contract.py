@@ -141,7 +141,7 @@ def test_maps_are_deterministic_and_independent_of_batch_size(name, classifier, 
 
 @pytest.mark.parametrize("name", ADAPTIVE)
 def test_maps_with_fewer_draws_are_independent_of_batch(name, classifier, explainer_of, error_of):
-    """Require a reliability that half of the images reach after the first 16 draws, so that others are drawn longer."""
+    """Require a reliability that half of the images reach after 16 draws, so that the other images need more."""
     images = torch.rand(6, 3, 20, 28, generator=torch.Generator().manual_seed(2))
     target, seeds = targets.one_hot([i % CLASSES for i in range(6)], CLASSES), list(range(100, 106))
     first = explainer_of(name, samples=16, masks=16).made(classifier, images, target, seeds=seeds).reliability

@@ -292,7 +292,7 @@ def test_damaged_source_is_reported_or_rejected(example, tmp_path, name, file, k
 
 @pytest.mark.parametrize("classes", ["all", "image"])
 def test_class_without_mask_remains_a_label(classes):
-    """Test that a prediction of this class still counts as correct."""
+    """A prediction of this class must still count as correct."""
     masks = {"cat": lambda: np.eye(4, dtype=bool), "dog": lambda: np.zeros((4, 4), bool)}
     found = _multilabel.samples_of(BuildLog(), "photo", None, masks, classes)
     assert [(one["label"], one["labels"], one["mask"] is None) for one in found] == [

@@ -1,7 +1,6 @@
 """Tests of users' images: matching masks to images, recognising the object in a mask, and messages."""
 
 import json
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -125,7 +124,7 @@ def test_split_folders_become_splits_and_loose_images_left_out(tmp_path):
 def test_hash_option_splits_unsplit_images(tmp_path):
     for number in range(40):
         picture(tmp_path / f"images/cat/{number}.jpg")
-    assert set(Counter(row for row in read_report(built_folder(tmp_path))["splits"])) == {"test"}
+    assert read_report(built_folder(tmp_path))["splits"].keys() == {"test"}
     splits = read_report(built_folder(tmp_path, split="hash"))["splits"]
     assert splits.keys() == {"train", "validation", "test"}
     assert splits["train"]["num_examples"] > 20

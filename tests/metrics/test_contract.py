@@ -131,7 +131,7 @@ NEEDS_CLASSIFIER = ("saliency_max_sensitivity", "relative")
 
 
 def variants(name):
-    """Return a metric with its defaults, and with other values of one option: two choices, or half a number."""
+    """Yield a metric once for each other value of one option, and finally with its default options."""
     hints = get_type_hints(load_metric(name).function)
     for option, value in load_metric(name).options:
         half = [value / 2] if isinstance(value, float) else [value // 2] if type(value) is int and value > 1 else []

@@ -180,10 +180,8 @@ def test_correlation_over_datasets_matches_scipy(tmp_path):
         assert row["datasets"] == 5
         theirs = stats.pearsonr(*means).confidence_interval()
         assert (row["pearson low"], row["pearson high"]) == pytest.approx((theirs.low, theirs.high))
-        rho = row["spearman"]
-        if (
-            abs(rho) < 1
-        ):  # Bonett and Wright (2000), formula 2: the variance of artanh(rho) is (1 + rho^2 / 2) / (D - 3)
+        if abs(rho := row["spearman"]) < 1:
+            # Bonett and Wright (2000): the variance of artanh(rho) is (1 + rho^2 / 2) / (D - 3)
             half = stats.norm.ppf(0.975) * np.sqrt((1 + rho**2 / 2) / (5 - 3))
             ends = np.tanh(np.arctanh(rho) - half), np.tanh(np.arctanh(rho) + half)
             assert (row["spearman low"], row["spearman high"]) == pytest.approx(ends)

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 from scipy import stats
 
 from saliency_bench.read.statistics import paired_test
 from saliency_bench.read.statistics.clusters import Matched, cluster_codes
 from saliency_bench.read.statistics.intervals import p_with_failures, paired_difference
-from saliency_bench.read.statistics.paired_test import adjusted_p, another_cluster, outlasting_failures, step_down
+from saliency_bench.read.statistics.paired_test import adjusted_p, another_cluster, holm, outlasting_failures, step_down
 from saliency_bench.utils.seeds import random_bits, seed_of
 
 
@@ -110,6 +111,22 @@ def test_step_down_matches_hand_computation():
     assert p.tolist() == [2 / 4, 2 / 4, 2 / 4]
     p = p_of_rows([2.0, 9.0, 1.0], flipped[1:])
     assert p.tolist() == [2 / 4, 1 / 4, 2 / 4]
+
+
+def literal_holm(p):
+    """Return Holm's adjusted p-values: the running maximum of (n - k + 1) times the k-th smallest of n values."""
+    ordered = sorted(range(len(p)), key=lambda test: p[test])
+    products = [p[test] * (len(p) - place) for place, test in enumerate(ordered)]
+    return [max(products[: ordered.index(test) + 1]) for test in range(len(p))]
+
+
+@given(arrays(np.float64, st.integers(1, 12), elements=st.floats(0, 1)))
+def test_holm_matches_literal_computation(p):
+    assert holm(p).tolist() == literal_holm(p.tolist())
+
+
+def test_holm_never_decreases_after_a_larger_value():
+    assert holm(np.array([0.04, 0.02, 0.03])) == pytest.approx([0.06] * 3)  # not 0.04, 0.06 and 0.06
 
 
 def test_extra_contrary_cluster_can_raise_p():

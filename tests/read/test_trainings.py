@@ -8,11 +8,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from commands import said
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
 from refusals import refused
 from scipy import stats
+from test_paired_test import literal_holm
 from test_reporting import _key, change_summary, make_run
 
 import saliency_bench as sb
@@ -20,7 +18,7 @@ from saliency_bench.read.manifest import read_manifest
 from saliency_bench.read.statistics.clusters import cluster_codes
 from saliency_bench.read.statistics.intervals import bounded
 from saliency_bench.read.statistics.ranking import FEW_TRAININGS, compare
-from saliency_bench.read.statistics.trainings import areas_by_training, count_trainings, crossed, holm
+from saliency_bench.read.statistics.trainings import areas_by_training, count_trainings, crossed
 
 UNIT = (0.0, 1.0)
 
@@ -120,22 +118,6 @@ def outlasting(end, far, mean, clusters):
     if abs(wide - ordinary) > 3 * abs(ordinary - mean):
         wide = moved(0.025)
     return min(ordinary, wide) if far < mean else max(ordinary, wide)
-
-
-def literal_holm(p):
-    """Return, for each p-value, the largest product among the values that Holm's method tests no later."""
-    ordered = sorted(range(len(p)), key=lambda test: p[test])
-    products = [p[test] * (len(p) - place) for place, test in enumerate(ordered)]
-    return [max(products[: ordered.index(test) + 1]) for test in range(len(p))]
-
-
-@given(arrays(np.float64, st.integers(1, 12), elements=st.floats(0, 1)))
-def test_holm_matches_literal_computation(p):
-    assert holm(p).tolist() == literal_holm(p.tolist())
-
-
-def test_holm_never_decreases_after_a_larger_value():
-    assert holm(np.array([0.04, 0.02, 0.03])) == pytest.approx([0.06] * 3)  # not 0.04, 0.06 and 0.06
 
 
 @pytest.mark.parametrize("count", [2, 3, 6])

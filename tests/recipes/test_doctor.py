@@ -194,7 +194,7 @@ def test_suggested_label_map_is_best_permutation():
 
 
 def test_assignment_is_scored_on_images_not_used_for_fitting():
-    """Test one class whose images have logit 1 in one half and logit 2 in the other half."""
+    """Predict a different logit in each half, so that an assignment fitted to one half fails on the other."""
     labels, half = np.zeros(6, int), np.array([True, False] * 3)
     for predictions, right in ((np.where(half, 1, 2), 0), (np.full(6, 2), 1)):
         found = order_module._score(lambda _, predictions: predictions[:1], labels, predictions, half)

@@ -178,7 +178,7 @@ def test_rank_correlation_respects_metric_direction(kind, by_scipy):
     assert expected != pytest.approx(by_scipy(first, second).statistic)
 
 
-def test_mean_weights_datasets_equally_whatever_their_number_of_models():
+def test_datasets_with_more_models_have_equal_weight_in_means():
     numbers = [Number(0.2, n=10), Number(0.8, n=30), Number(0.9, n=20)]
     found = mean(["cats", "dogs", "cats"], numbers)
     assert (found.value, found.n, found.least) == (pytest.approx(((0.2 + 0.9) / 2 + 0.8) / 2), 20 + 30, 10)

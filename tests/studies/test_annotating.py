@@ -158,13 +158,8 @@ def test_honeypot_score_is_iou_of_first_answer(tmp_path):
     annotating = study_of(tmp_path, dataset(10, masks=4), honeypots=1, honeypot_every=2)
     (pot,), person = annotating.honeypots, "p-a"
     answer_all(annotating, person)
-    corrected = {
-        "unit": pot,
-        "kind": "mask",
-        "runs": runs_of(annotating._known(pot)),
-        "request": "a second answer to it",
-    }
-    assert annotating.save(person, corrected).revision == 2
+    runs = runs_of(annotating._known(pot))
+    assert annotating.save(person, sent(pot, runs=runs)).revision == 2
     assert annotating.honeypot_scores() == {person: [0.0]}  # the first answer was "no region"
 
 

@@ -29,9 +29,9 @@ from saliency_bench.read.cell import FEWEST_TRAININGS, CellResult, RankSet, expl
 from saliency_bench.read.manifest import NAMED
 from saliency_bench.read.statistics.clusters import cluster_codes, effective_clusters
 from saliency_bench.read.statistics.intervals import Estimate
-from saliency_bench.read.statistics.paired_test import ALPHA
+from saliency_bench.read.statistics.paired_test import ALPHA, holm
 from saliency_bench.read.statistics.ranking import RANKED_FROM
-from saliency_bench.read.statistics.trainings import crossed, crossed_variances, holm
+from saliency_bench.read.statistics.trainings import crossed, crossed_variances
 from saliency_bench.score_notes import PRECOMPUTED
 
 if TYPE_CHECKING:

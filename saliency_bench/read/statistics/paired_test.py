@@ -203,6 +203,17 @@ def step_down(seen: np.ndarray, outlasting: np.ndarray, flipped: Callable[[int],
     return np.where((stepped < ALPHA) & (again / 2 >= ALPHA), again / 2, stepped)
 
 
+def holm(p: np.ndarray) -> np.ndarray:
+    """Return the p-values of several tests, float64 (n,), adjusted with the step-down method of Holm (1979).
+
+    The k-th smallest of n values is multiplied by n - k + 1. An adjusted value is at least as large as the adjusted
+    values of all smaller p-values, and may exceed 1.
+    """
+    order, adjusted = np.argsort(p, kind="stable"), np.empty(len(p))
+    adjusted[order] = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))
+    return adjusted
+
+
 def outlasting_failures(p: float, with_failures: tuple[float, float], columns: int) -> float:
     """Return the maximum of p and the pair's `p_with_failures`, corrected for the number of `columns` of scores."""
     return max(p, min(max(with_failures[0], columns * with_failures[1]), 1.0))

@@ -109,14 +109,3 @@ def has_few(key: CellKey) -> bool:
     """Return whether a planned cell has too few training runs for its explainer to be ranked."""
     trainings = key.metric_options.get("trainings")
     return isinstance(trainings, int) and trainings < FEWEST_TRAININGS
-
-
-def holm(p: np.ndarray) -> np.ndarray:
-    """Return the p-values of several tests, float64 (n,), adjusted with the step-down method of Holm (1979).
-
-    The k-th smallest of n values is multiplied by n - k + 1. An adjusted value is at least as large as the adjusted
-    values of all smaller p-values, and may exceed 1.
-    """
-    order, adjusted = np.argsort(p, kind="stable"), np.empty(len(p))
-    adjusted[order] = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))
-    return adjusted

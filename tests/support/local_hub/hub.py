@@ -40,7 +40,7 @@ class LocalHub:
         self.url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         import uvicorn
 
-        # Without `log_config=None`, the levels of uvicorn's loggers would remain after the server has stopped.
+        # By default, uvicorn sets the levels of its loggers for the whole process, even after the server has stopped.
         config = uvicorn.Config(self.faulty, log_config=None, lifespan="off", http="h11", ws="none")
         self._uvicorn = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._uvicorn.run, kwargs={"sockets": [taken]}, daemon=True)
