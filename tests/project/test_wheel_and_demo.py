@@ -23,6 +23,14 @@ ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.slow
 
 
+@pytest.fixture(scope="module", autouse=True)
+def no_python_path():
+    """Install and import the wheel even if PYTHONPATH contains the checkout."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("PYTHONPATH", raising=False)
+        yield
+
+
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
     """Create an environment with the wheel, built from the source archive, and the libraries of this environment."""
