@@ -19,8 +19,9 @@ import saliency_bench as sb
 from saliency_bench.compute import fitting
 from saliency_bench.compute.ordering import first_rows
 from saliency_bench.compute.retraining import map_exposures as span_files
-from saliency_bench.compute.retraining.tasks import anew, start_from
+from saliency_bench.compute.retraining.tasks import Task, anew, start_from
 from saliency_bench.compute.scoring.retraining import (
+    RetrainingProtocol,
     changed,
     first_exposures,
     part_names,
@@ -52,6 +53,11 @@ def test_only_replaced_pixels_take_the_colour(keeps):
         assert torch.equal(changed(images, first, number, keeps, colour), expected), exposure
     assert torch.equal(changed(images, None, 0, "rest", colour), images)
     assert torch.equal(changed(images, None, len(EXPOSURES) - 1, "rest", colour)[1, :, 2, 3], colour)
+    for exposure in (0, len(EXPOSURES) - 1):  # a task without maps changes the pictures as the metric does
+        task = Task.make("gradcam", exposure, 1, RetrainingProtocol(keeps, "clean", 2, 2, 0.01, 8, None))
+        assert task.explainer is None
+        expected = changed(images, first, exposure, keeps, colour)
+        assert torch.equal(changed(images, None, task.exposure, task.protocol.keeps, colour), expected)
 
 
 def test_damaged_span_of_maps_is_not_read(tmp_path):

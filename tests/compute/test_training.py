@@ -83,7 +83,6 @@ def test_weights_depend_on_seed(trained, shapes, tmp_path):
     assert not equal(weights(trained), weights(go(shapes, tmp_path / "other", seed=1)))
 
 
-@pytest.mark.slow
 def test_resumed_training_gives_the_same_weights(trained, shapes, tmp_path, monkeypatch):
     calls = stop_at(monkeypatch, 3)
     with pytest.raises(KeyboardInterrupt):

@@ -353,6 +353,16 @@ def test_three_valued_masks_need_mask_values(rows, run, tmp_path, capsys):
     refused("foreground=reddish is not valid", run, folder, mask_values="reddish")
 
 
+def test_mask_values_apply_beside_a_damaged_image(rows, run, tmp_path):
+    marked = [{**row, "mask": Image.fromarray(value)} for row, value in zip(rows, trimaps(rows), strict=True)]
+    folder = picture_folder(tmp_path / "data" / "test", marked)
+    intact = scores(run(folder.parent, mask_values=1))
+    (folder / "2.png").write_bytes(b"damaged")
+    damaged = scores(run(folder.parent, mask_values=1))
+    assert len(damaged) == len(intact)
+    assert [value == intact[key] for key, value in damaged.items()].count(False) == 2  # one image and two metrics
+
+
 def test_command_reports_ambiguous_masks(rows, resnet, tmp_path, capsys):
     named = with_masks(rows, [Image.fromarray(value) for value in trimaps(rows)]).remove_columns("label")
     named.to_parquet(tmp_path / "mine.parquet")

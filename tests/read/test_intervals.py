@@ -12,6 +12,7 @@ from scipy import stats
 
 from saliency_bench.read.statistics.clusters import Matched, cluster_codes, effective_clusters, summable
 from saliency_bench.read.statistics.intervals import (
+    aggregate_difference,
     aggregate_interval,
     bootstrap_t,
     bounded,
@@ -285,6 +286,12 @@ def test_aggregate_is_recomputed_in_each_draw():
         drawn.append(pseudo_f1(np.nanmean(columns[rows], axis=0)))
     ends = np.percentile(drawn, expanded(20))
     assert own[:3] == pytest.approx((pseudo_f1(np.nanmean(columns, axis=0)), *ends))
+
+
+def test_aggregate_difference_uses_samples_of_both_sets():
+    first, second = np.array([[1], [1], [0], [np.nan], [1]] * 4), np.array([[1.0], [1], [0], [0], [np.nan]] * 4)
+    found = aggregate_difference(lambda means: means[..., 0], first, second, np.arange(20))
+    assert (found.value, found.n) == (0, 12)
 
 
 def test_bootstrap_skips_undefined_draws():

@@ -12,11 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import stats
+from test_reporting import _key
 
 from saliency_bench.read.statistics import paired_test
 from saliency_bench.read.statistics.clusters import Matched, cluster_codes
 from saliency_bench.read.statistics.intervals import p_with_failures, paired_difference
 from saliency_bench.read.statistics.paired_test import adjusted_p, another_cluster, holm, outlasting_failures, step_down
+from saliency_bench.read.statistics.ranking import compare
 from saliency_bench.utils.seeds import random_bits, seed_of
 
 
@@ -212,6 +214,20 @@ def test_failure_p_counts_columns_of_every_family():
         assert alone[number][0, 1] >= outlasting(family, columns=3) > 0
         assert across[number][0, 1] >= outlasting(family, columns=6) > outlasting(family, columns=3)
         assert across[number][0, 2] == alone[number][0, 2]
+
+
+@pytest.mark.parametrize("names", [("gradcam", "random"), ("gradcam", "lime")])
+def test_only_comparisons_with_a_baseline_share_a_family_of_metrics(names):
+    keys = [_key(name, metric, 0) for metric in ("saliency_miou", "saliency_insertion") for name in names]
+    columns = np.random.default_rng(3).random((4, 100))
+    columns[0] += 0.11
+    scores = {key.cell_id: column / 2 for key, column in zip(keys, columns, strict=True)}
+    codes = np.arange(100)
+    (alone,), (together, _) = (compare(keys[:count], scores, codes, 0)[0] for count in (2, 4))
+    if "random" in names:
+        assert 1.5 * alone.p < together.p <= 2 * alone.p
+    else:
+        assert together.p == alone.p
 
 
 def test_significant_difference_has_interval_without_0():
