@@ -244,14 +244,23 @@ def test_masks_that_cannot_be_hidden_are_refused(own_data, shapes, tmp_path):
     refused(words, dataset_publication, shapes, "saliency-bench", tmp_path, hide="test")
 
 
-def test_published_masks_cannot_be_hidden(here, own_data, tmp_path):
+def test_published_masks_cannot_be_hidden(here, own_data, monkeypatch):
     api = here.api(FOUNDER)
     check_never_shown(PUBLIC, "test", api)  # the repository does not exist
     api.create_repo(PUBLIC, repo_type="dataset")
     check_never_shown(PUBLIC, "test", api)  # still without masks
     report = json.dumps(read_report(own_data) | {"hidden_masks": "test"}).encode()
-    for content in (report, json.dumps(read_report(own_data)).encode(), report):
-        api.create_commit(PUBLIC, [CommitOperationAdd(REPORT, content)], repo_type="dataset", commit_message="x")
+    _, shown, _ = (
+        api.create_commit(PUBLIC, [CommitOperationAdd(REPORT, content)], repo_type="dataset", commit_message="x").oid
+        for content in (report, json.dumps(read_report(own_data)).encode(), report)
+    )
+    refused("was published without hiding the masks of test", check_never_shown, PUBLIC, "test", api)
+
+    commits = api.list_repo_commits  # as if the history of the branch was squashed
+    monkeypatch.setattr(api, "list_repo_commits", lambda *args, revision, **more: commits(
+        *args, revision=revision, **more)[: 1 if revision == "refs/heads/main" else None])  # fmt: skip
+    check_never_shown(PUBLIC, "test", api)
+    api.create_tag(PUBLIC, tag="v1", revision=shown, repo_type="dataset")
     refused("was published without hiding the masks of test", check_never_shown, PUBLIC, "test", api)
     assert find(PUBLIC).hidden_masks == "test"
 

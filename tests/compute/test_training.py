@@ -92,6 +92,7 @@ def test_resumed_training_gives_the_same_weights(trained, shapes, tmp_path, monk
     go(shapes, tmp_path / "tiny")
     assert len(calls) == 4  # only the third epoch is repeated
     assert equal(weights(trained), weights(tmp_path / "tiny"))
+    assert log_of(trained)["epochs"] == log_of(tmp_path / "tiny")["epochs"]
 
 
 @pytest.mark.slow

@@ -128,6 +128,9 @@ def test_overlapping_marks_and_chains_form_one_nodule():
     volumes = [(0, voxels(1, 2)), (0, voxels(90)), (1, voxels(2, 3)), (2, voxels(3, 4)), (1, voxels(50)), (3, voxels())]
     found = [{reader: v.tolist() for reader, v in one.items()} for one in _lidc.nodules_of(volumes)]
     assert found == [{0: [1, 2], 1: [2, 3], 2: [3, 4]}, {0: [90]}, {1: [50]}, {3: []}]
+    volumes = [(0, voxels(1, 2)), (1, voxels(5, 6)), (2, voxels(6, 7)), (3, voxels(2, 3, 4, 5))]
+    (joined,) = _lidc.nodules_of(volumes)  # the last mark joins the first one with the two others
+    assert set(joined) == {0, 1, 2, 3}
     parts = _lidc.nodules_of([(0, voxels(1)), (0, voxels(3)), (1, voxels(1, 2, 3))])
     assert [{reader: v.tolist() for reader, v in one.items()} for one in parts] == [{0: [1, 3], 1: [1, 2, 3]}]
     same = _lidc.nodules_of([(0, voxels(1)), (0, voxels(1))])

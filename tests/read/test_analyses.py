@@ -355,6 +355,13 @@ def test_merged_runs_give_same_clever_hans_samples(folder, tmp_path):
         assert sorted(found.data[what], key=str) == sorted(whole.data[what], key=str)
 
 
+def test_command_and_function_accept_options_of_zero(folder, capsys):
+    line = ["analyse", str(folder), "--what", "clever-hans", "--confidence", "0", "--insertion", "0", "--json"]
+    found = json.loads(said(capsys, line))
+    assert found == json.loads(json.dumps(sb.analyse(folder, "clever-hans", confidence=0, insertion=0).data))
+    assert found["samples"] != sb.analyse(folder, "clever-hans").data["samples"]
+
+
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("what", WHAT)
 def test_analysis_is_saved_as_json_tables_and_plot(what, folder, tmp_path, capsys):

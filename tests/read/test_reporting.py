@@ -792,6 +792,17 @@ def test_report_command_prints_tables_and_json(folder, tmp_path, capsys):
     assert said(capsys, ["report", str(tmp_path / "nothing")], 2).startswith("saliency-bench: error:")
 
 
+def test_by_correct_leaves_out_images_without_known_label(folder, monkeypatch):
+    columns, run = load_run(folder).prediction_columns, load_run(folder)
+    right = [None if number % 5 == 0 else known for number, known in enumerate(columns["correct"])]
+    monkeypatch.setattr(type(run), "prediction_columns", columns | {"correct": right})
+    for (explainer, metric, images), row in run.by_correct().set_index(["explainer", "metric", "images"]).iterrows():
+        (cell,) = [one for one in run.cells if (one.explainer_text, one.metric_text) == (explainer, metric)]
+        scores = run.scores.values[cell.cell_id]
+        wanted = [known is (images == "right") for known in right]
+        assert row["n"] == np.isfinite(scores[wanted]).sum()
+
+
 def test_by_correct_scores_match_records(folder, capsys):
     """Compare with means computed from the records by hand; a group without images has no value."""
     run = load_run(folder)

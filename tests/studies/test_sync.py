@@ -71,6 +71,21 @@ def test_answers_are_restored_after_disk_loss(hub, tmp_path):
     assert name in {one.person for one in study.answers()}, "the key of a browser stays valid"
 
 
+def test_answers_of_a_failed_commit_are_sent_again(hub, tmp_path, monkeypatch):
+    def fail(*args, **kwargs):
+        raise ConnectionError("the Hub does not respond")
+
+    sync, study = started(hub, tmp_path / "study.db")
+    answer(study, "ada")
+    with monkeypatch.context() as patch:
+        patch.setattr(sync.api, "create_commit", fail)
+        with pytest.raises(ConnectionError):
+            sync.push()
+    assert "answers since then: 1" in sync.status()
+    sync.push()
+    assert by(copied(hub, tmp_path / "copy.db")) == ["ada"]
+
+
 def test_only_new_answers_are_committed(hub, tmp_path):
     sync, study = started(hub, tmp_path / "study.db")
     answer(study, "ada")
