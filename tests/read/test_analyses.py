@@ -358,7 +358,7 @@ def test_merged_runs_give_same_clever_hans_samples(folder, tmp_path):
 def test_command_and_function_accept_options_of_zero(folder, capsys):
     line = ["analyse", str(folder), "--what", "clever-hans", "--confidence", "0", "--insertion", "0", "--json"]
     found = json.loads(said(capsys, line))
-    assert found == json.loads(json.dumps(sb.analyse(folder, "clever-hans", confidence=0, insertion=0).data))
+    assert found["samples"] == sb.analyse(folder, "clever-hans", confidence=0, insertion=0).data["samples"]
     assert found["samples"] != sb.analyse(folder, "clever-hans").data["samples"]
 
 
