@@ -15,6 +15,7 @@ from refusals import refused
 
 import saliency_bench as sb
 from saliency_bench.data import loading as data
+from saliency_bench.data.dataset_names import alternative_to
 from saliency_bench.hub.repo_names import hub_name
 
 SMALL = {"size": 32, "count": 40}
@@ -244,3 +245,12 @@ def test_missing_columns_are_rejected():
     rows = datasets.Dataset.from_dict({"text": ["a"]})
     refused("image", data.fingerprint, rows)
     refused("label", data.class_names, rows)
+
+
+@pytest.mark.parametrize(("repo", "hint"), [
+    ("saliency-bench/pet-xai", "build it with `saliency-bench build pet-xai"),
+    ("saliency-bench/nothing", "known names:"), ("ada/pet-xai", "check the name, or use a folder"),
+])  # fmt: skip
+def test_hint_for_unavailable_dataset_fits_its_namespace(repo, hint, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert hint in alternative_to(repo)
