@@ -6,6 +6,7 @@ import timm
 import torch
 from PIL import Image
 from refusals import refused
+from torchvision.transforms.functional import resize
 from transformers import (
     AutoImageProcessor,
     AutoModelForImageClassification,
@@ -127,6 +128,12 @@ def test_unusable_masks_report_a_reason(folder):
 def test_geometry_matches_values_computed_by_hand(geometry, size, resized, box):
     assert geometry.resized(*size) == resized
     assert geometry.box(*resized) == box
+
+
+@pytest.mark.parametrize("size", [(427, 640), (640, 427), (375, 500), (333, 500), (99, 41)])
+def test_shorter_side_is_resized_like_torchvision(size):
+    resized = resize(torch.zeros(1, *size), 256)
+    assert Geometry(256, (224, 224)).resized(*size) == resized.shape[1:]
 
 
 def test_geometry_is_described_in_words():
