@@ -256,9 +256,12 @@ def test_published_masks_cannot_be_hidden(here, own_data, monkeypatch):
     )
     refused("was published without hiding the masks of test", check_never_shown, PUBLIC, "test", api)
 
-    commits = api.list_repo_commits  # as if the history of the branch was squashed
-    monkeypatch.setattr(api, "list_repo_commits", lambda *args, revision, **more: commits(
-        *args, revision=revision, **more)[: 1 if revision == "refs/heads/main" else None])  # fmt: skip
+    def squashed(*args, revision, **more):
+        found = commits(*args, revision=revision, **more)
+        return found[:1] if revision == "refs/heads/main" else found
+
+    commits = api.list_repo_commits
+    monkeypatch.setattr(api, "list_repo_commits", squashed)
     check_never_shown(PUBLIC, "test", api)
     api.create_tag(PUBLIC, tag="v1", revision=shown, repo_type="dataset")
     refused("was published without hiding the masks of test", check_never_shown, PUBLIC, "test", api)

@@ -101,7 +101,7 @@ def test_non_finite_and_flat_maps_are_reported_by_sample():
 
 
 def test_faulty_metric_map_is_attributed_to_its_sample():
-    """Score a batch whose first sample has no mask, so the metric receives fewer samples than the batch contains."""
+    """The first sample has no mask, so the metric receives only the other samples of the batch."""
 
     def dark(classifier, images, target):
         return images.mean(dim=1) / (images.amax(dim=(1, 2, 3), keepdim=True)[:, 0] > 0.3)

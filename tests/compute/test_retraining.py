@@ -53,7 +53,7 @@ def test_only_replaced_pixels_take_the_colour(keeps):
         assert torch.equal(changed(images, first, number, keeps, colour), expected), exposure
     assert torch.equal(changed(images, None, 0, "rest", colour), images)
     assert torch.equal(changed(images, None, len(EXPOSURES) - 1, "rest", colour)[1, :, 2, 3], colour)
-    for exposure in (0, len(EXPOSURES) - 1):  # a task without maps changes the pictures as the metric does
+    for exposure in (0, len(EXPOSURES) - 1):  # tasks without maps give the same pictures
         task = Task.make("gradcam", exposure, 1, RetrainingProtocol(keeps, "clean", 2, 2, 0.01, 8, None))
         assert task.explainer is None
         expected = changed(images, first, exposure, keeps, colour)

@@ -355,7 +355,7 @@ def test_merged_runs_give_same_clever_hans_samples(folder, tmp_path):
         assert sorted(found.data[what], key=str) == sorted(whole.data[what], key=str)
 
 
-def test_command_and_function_accept_options_of_zero(folder, capsys):
+def test_analyse_options_may_be_zero(folder, capsys):
     line = ["analyse", str(folder), "--what", "clever-hans", "--confidence", "0", "--insertion", "0", "--json"]
     found = json.loads(said(capsys, line))
     assert found["samples"] == sb.analyse(folder, "clever-hans", confidence=0, insertion=0).data["samples"]

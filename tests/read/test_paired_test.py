@@ -217,7 +217,7 @@ def test_failure_p_counts_columns_of_every_family():
 
 
 @pytest.mark.parametrize("names", [("gradcam", "random"), ("gradcam", "lime")])
-def test_only_comparisons_with_a_baseline_share_a_family_of_metrics(names):
+def test_only_baseline_comparisons_share_a_family_of_metrics(names):
     keys = [_key(name, metric, 0) for metric in ("saliency_miou", "saliency_insertion") for name in names]
     columns = np.random.default_rng(3).random((4, 100))
     columns[0] += 0.11

@@ -7,7 +7,6 @@ import csv
 from collections import Counter
 from dataclasses import replace
 from io import BytesIO
-from itertools import chain
 
 import krippendorff
 import numpy as np
@@ -57,13 +56,9 @@ def test_every_image_gets_its_raters_for_all_maps(study):
 
 def test_map_order_varies_by_person_and_image_and_is_stable(study, tmp_path):
     people = [study.study.join().name for _ in range(6)]
-    orders = {tuple(pair_of(one.unit)[1] for one in maps) for person in people for maps in study.given(person)}
-    assert len(orders) > 8
-    by_image: dict[str, set] = {}
-    for maps in chain.from_iterable(map(study.given, people)):
-        images, names = zip(*(pair_of(one.unit) for one in maps), strict=True)
-        by_image.setdefault(images[0], set()).add(names)
-    assert max(map(len, by_image.values())) > 1
+    orders = {tuple(pair_of(one.unit) for one in maps) for person in people for maps in study.given(person)}
+    assert len({tuple(name for _, name in order) for order in orders}) > 8
+    assert len(orders) > len({order[0][0] for order in orders})  # several orders for the same image
     again = start(tmp_path)
     assert [again.given(person) for person in people] == [study.given(person) for person in people]
     rate(study, people[0], lambda *about: 1)
