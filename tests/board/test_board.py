@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import submissions
 from refusals import refused
 from submissions import DIGEST, IDS, know, submission, vouch, write
 
@@ -396,6 +398,18 @@ def test_score_must_equal_mean_of_its_parts(tmp_path):
     (refused,) = sb.load_results(tmp_path / "range").refused
     assert f"part {name} of cell" in refused.line
     assert "outside its range from 0 to inf" in refused.line
+
+
+def test_parts_of_unknown_metric_must_be_inside_its_range(tmp_path, monkeypatch):
+    monkeypatch.setattr(submissions, "load_metric", lambda name: replace(load_metric(name), version="another"))
+    parts = {"left": np.full(60, 0.25), "right": np.full(60, 0.75)}
+    write(tmp_path / "inside", {"gradcam": parts})
+    assert not sb.load_results(tmp_path / "inside").refused
+    parts["left"][0], parts["right"][0] = -0.25, 1.25  # their mean is still 0.5
+    write(tmp_path / "outside", {"gradcam": parts})
+    (refused,) = sb.load_results(tmp_path / "outside").refused
+    assert "part left of cell" in refused.line
+    assert "outside its range from 0 to 1" in refused.line
 
 
 def test_submission_in_another_folder_is_refused(tmp_path, capsys):

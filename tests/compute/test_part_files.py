@@ -348,7 +348,6 @@ def test_strict_call_computes_faulty_maps_again(shapes, resnet, tmp_path):
     refused("dark.*NaN", go, tmp_path / "run", shapes, resnet, explainers=[dark], strict=True)
 
 
-@pytest.mark.slow
 def test_failed_explainer_is_retried(shapes, resnet, tmp_path, monkeypatch):
     expected = go(tmp_path / "well", shapes, resnet, explainers=[moody, "random"]).folder
     monkeypatch.setenv("MOOD", "bad")
