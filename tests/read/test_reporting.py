@@ -34,7 +34,7 @@ from saliency_bench.read.report.report_page import report
 from saliency_bench.read.report.sample_pictures import outline, picture
 from saliency_bench.read.report.templates import HERE
 from saliency_bench.read.report.words import signed
-from saliency_bench.read.statistics.ranking import Contrast
+from saliency_bench.read.statistics.ranking import Contrast, compare, ranked
 from saliency_bench.read.summary import summarise, table
 from saliency_bench.score_notes import FLAT
 from saliency_bench.spec import RunSpec
@@ -486,6 +486,19 @@ def test_run_difference_p_value_agrees_with_interval():
         assert (found["p"] < 0.05) == (found["low"] > 0)
         verdicts.add(found["p"] < 0.05)
     assert verdicts == {True, False}
+
+
+@pytest.mark.parametrize("count", [49, 50])
+def test_differences_and_ranks_need_50_samples(count):
+    names, low = [f"image {number}" for number in range(count)], np.linspace(0.2, 0.4, count)
+    (found,) = differences(rise_alone(0, names, low), rise_alone(1, names, low + 0.5))
+    assert (found["p"] is not None) == (count >= 50)
+    keys = [_key(name, "saliency_miou", 0) for name in ("rise", "lime")]
+    scores = dict(zip([key.cell_id for key in keys], (low + 0.5, low), strict=True))
+    contrasts, standings = compare(keys, scores, np.arange(count), 0)
+    assert [contrast.p is not None for contrast in contrasts] == [count >= 50]
+    assert [standing.rank for standing in standings.values()] == ([(1, 1), (2, 2)] if count >= 50 else [None, None])
+    assert ranked(keys, scores, np.arange(count), 0, {}) == standings
 
 
 def test_explainers_with_run_seed_are_paired_across_runs(copied, other, tmp_path):
