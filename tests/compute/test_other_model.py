@@ -125,7 +125,6 @@ def test_command_accepts_and_records_other_model(shapes, resnet, scenes, tmp_pat
         assert line in str(run).splitlines()
 
 
-@pytest.mark.slow
 def test_other_model_changes_only_ids_of_its_metrics(done, start, shapes, scenes, tmp_path):
     def ids(name, **changes):
         run = start(tmp_path / name, metrics=["saliency_miou", shift], **changes)

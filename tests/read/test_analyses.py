@@ -192,7 +192,6 @@ def test_correlation_over_datasets_matches_scipy(tmp_path):
     assert not [note for note in found.data["notes"] if "needs runs on" in note]
 
 
-@pytest.mark.slow
 def test_rank_agreement_matches_scipy(run):
     columns = [[cell_of(run, name, metric) for name in METHODS] for metric in ("saliency_miou", "saliency_insertion")]
     means = [[cell.value for cell in cells] for cells in columns]
