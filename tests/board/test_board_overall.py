@@ -165,6 +165,10 @@ def test_only_methods_run_on_the_whole_core_are_ranked():
     assert [one.name for one in found][:2] == ["full", "random"]
     without = overall({name: own for name, own in rows.items() if name != "random"}, core, BASELINES, True)
     assert all(one.rank is None and one.value is None for one in without)
+    rows["random"]["b"] = drawn(0.2, official=False)
+    unofficial = {one.name: (one.rank, one.unranked) for one in overall(rows, core, BASELINES, True)}
+    assert unofficial["full"] == (None, "random was not run by the board on b")
+    assert unofficial["random"] == (None, "not run by the board on b")
 
 
 def test_too_few_samples_are_not_ranked():
