@@ -159,6 +159,19 @@ def step_of(explainer):
     return 1 / CELL_STEPS if re.search("activations|attention", explainer.declaration.needs) else 0
 
 
+@pytest.mark.parametrize("name", [name for name in NAMES if load_explainer(name).options])
+def test_every_option_changes_maps(name, classifier, images, explainer_of):
+    explainer, target = explainer_of(name), targets.contrast([0, 1, 2, 3], [1, 2, 3, 4], CLASSES)
+    found = {("", None): explainer(classifier, images, target, seeds=[1, 2, 3, 4])}
+    same = set()
+    for option, value, variant in contracts.variants(explainer):
+        maps = variant(classifier, images, target, seeds=[1, 2, 3, 4])
+        rivals = [other for (name_of_other, _), other in found.items() if name_of_other in ("", option)]
+        same |= {option for other in rivals if torch.equal(other, maps)}
+        found[option, value] = maps
+    assert same <= {"max_dist"}  # small images have the same segments
+
+
 @pytest.mark.parametrize("name", IN_PASSES)
 def test_passes_are_bounded_and_their_size_changes_no_map(name, images, explainer_of, error_of):
     """Memory depends on the size of a pass, not on the number of points, masks, windows or channels."""

@@ -9,6 +9,7 @@ import ast
 import inspect
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache
 from math import inf
 from pathlib import Path
@@ -19,7 +20,10 @@ import pytest
 import yaml
 
 from saliency_bench import options, registry
+from saliency_bench.bound_explainer import Explainer, load_explainer
+from saliency_bench.bound_metric import Metric, load_metric
 from saliency_bench.declarations import NETWORK
+from saliency_bench.errors import UserError
 from saliency_bench.publishing.vendoring import DECLARED
 
 SECTIONS = ("Metric description", "How to use", "Inputs", "Output values", "Edge cases", "Limitations")
@@ -69,6 +73,23 @@ def check(kind: str, name: str) -> None:
     """Fail with one line per missing part of this item."""
     if lacks := missing(kind, name):
         pytest.fail("\n".join(lacks), pytrace=False)
+
+
+def variants(item: Explainer | Metric) -> Iterator[tuple[str, object, Explainer | Metric]]:
+    """Yield (option, value, variant) for up to three other values of each option.
+
+    Options whose default is None or a list are left out, and values that need other values of the other options.
+    """
+    load = load_metric if isinstance(item, Metric) else load_explainer
+    for option, value in item.options:
+        others = [other for other in options.choices(item.function, option) if other not in (value, None)]
+        if isinstance(value, bool):
+            others = [not value]
+        elif isinstance(value, (int, float)) and not others:
+            others = [value / 2 or 1.0 if isinstance(value, float) else value // 2 or value + 1]
+        for other in others[:3]:
+            with suppress(UserError):
+                yield option, other, load(item.name, **dict(item.options) | {option: other})
 
 
 def of_module(kind: str, name: str, lacks: Callable[[str, ModuleType, Path], Iterator[str]]) -> Iterator[str]:
