@@ -5,7 +5,9 @@ import io
 import json
 import re
 import shutil
+from dataclasses import replace
 from html.parser import HTMLParser
+from types import SimpleNamespace
 from urllib.parse import quote
 
 import boards
@@ -23,6 +25,7 @@ from saliency_bench.board.view.board_page import Page
 from saliency_bench.board.view.compared import pairwise, samples_of
 from saliency_bench.board.view.core import CoreCell, core_of_board, read_core
 from saliency_bench.board.view.live import Live
+from saliency_bench.board.view.standings import Standings
 from saliency_bench.spaces.leaderboard import app
 
 EVIL = "<script>alert(1)</script>"
@@ -229,6 +232,13 @@ def test_overall_table_uses_only_the_core(page, archive, root):
         CoreCell(**CORE["datasets"][0]), *read_core(app.CORE).datasets[1:2]]})  # fmt: skip
     said = Outline(Page(archive, partly).show("tab=overall")["body"]).said
     assert any(text.startswith("Not published yet: dataset saliency-bench/object-xai") for text in said)
+
+
+def test_rows_with_other_settings_are_not_in_the_core(archive, root):
+    core = read_core(root / "core.yaml")
+    other = {key: (replace(shown, asks="seed 1"), row) for key, (shown, row) in archive.by_key.items()}
+    found = [Standings(SimpleNamespace(by_key=by_key), core).metrics for by_key in (archive.by_key, other)]
+    assert found == [sorted(METRICS), []]
 
 
 def test_given_core_precedes_the_board_and_the_default(root, tmp_path):

@@ -183,7 +183,11 @@ def test_published_files_do_not_depend_on_masks(own_data, tmp_path):
 
 
 def test_columns_about_masks_are_hidden(shapes, tmp_path):
-    report = hide_masks(shapes, before := read_report(shapes), "test", tmp_path)
+    left_out = [{"id": sb.load_dataset(shapes, split)["image_id"][0], "what": what, "reason": "damaged"}
+                for split in ("train", "test") for what in ("mask", "image")]  # fmt: skip
+    report = hide_masks(shapes, before := read_report(shapes) | {"left_out": left_out}, "test", tmp_path)
+    assert report["left_out"] == [entry for entry in left_out if entry != left_out[2]]
+    assert report["counts"]["masks_left_out"] == 1
     part = before["splits"]["test"]
     assert report["counts"]["masks"] == before["counts"]["masks"] - part["masks"]
     shown = sb.load_dataset(shapes, "test")["scene"]

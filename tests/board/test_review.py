@@ -358,7 +358,6 @@ def test_recompute_refuses_a_network_with_other_logits(done, given, tmp_path):
     refused("was computed with a different model: .* set --model", recompute, tmp_path, folder, **given)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("shift", [0.001, 0.00001])
 def test_different_score_refuses_the_submission(shift, done, given, shapes, tmp_path):
     folder = placed(tmp_path / "board", of_run(other_run(done, tmp_path, shift, "gradcam"), "mallory"))
@@ -374,7 +373,6 @@ def test_different_score_refuses_the_submission(shift, done, given, shapes, tmp_
         assert (status.refused, len(status.cells)) == (None, 4)
 
 
-@pytest.mark.slow
 def test_forged_part_of_an_aggregate_is_refused(given, tmp_path, monkeypatch):
     """Forge a part of an aggregate.
 
@@ -431,7 +429,6 @@ def test_later_submission_cannot_rename_listed_items(shapes, resnet, tmp_path):
     assert (row.dataset, row.model) == ("folder:official.parquet", str(resnet))
 
 
-@pytest.mark.slow
 def test_dataset_copy_with_other_groups_is_refused(done, shapes, resnet, tmp_path, monkeypatch):
     """Test a copy of a dataset with other groups. The fingerprint covers images, labels and masks, but not groups."""
     root = tmp_path / "board"

@@ -118,7 +118,6 @@ def test_missing_column_is_reported_and_gives_no_scores(shapes, resnet, tmp_path
     assert done.summary["faults"] == {}
 
 
-@pytest.mark.slow
 def test_unusable_column_value_affects_only_its_metric(whole, shapes, resnet, tmp_path):
     values, _ = scores(whole)
     first, second, third, *rest = sorted(values)
@@ -136,7 +135,6 @@ def test_unusable_column_value_affects_only_its_metric(whole, shapes, resnet, tm
     refused("image_without_object", sb.run, **given, out=tmp_path / "strict", strict=True)
 
 
-@pytest.mark.slow
 def test_column_content_changes_ids_of_its_metrics(whole, shapes, resnet, tmp_path):
     def ids(rows, **changes):
         given = settings(rows, resnet, metrics=[brightness, "saliency_miou"]) | changes
@@ -159,7 +157,6 @@ def test_column_content_changes_ids_of_its_metrics(whole, shapes, resnet, tmp_pa
         sb.run(**settings(darker, resnet, explainers="random"), out=whole.folder)
 
 
-@pytest.mark.slow
 def test_metric_with_columns_can_be_added_to_run(whole, shapes, resnet, tmp_path):
     first = sb.run(**settings(shapes, resnet, metrics=["saliency_miou"]), out=tmp_path / "run")
     both = sb.run(**settings(shapes, resnet, metrics=["saliency_miou", brightness]), out=tmp_path / "run")

@@ -387,7 +387,6 @@ def test_rebuilt_run_json_ignores_parts_of_other_settings(finished, tmp_path):
     assert [cell.cell_id for cell in other.cells] == [cell.cell_id for cell in fresh.cells]
 
 
-@pytest.mark.slow
 def test_rebuilt_run_hides_cells_until_requested_again(finished, undisturbed):
     damage(finished.out / "run.json", b"")
     assert {cell.explainer for cell in finished.go(explainers=["random"]).cells} == {"random"}
@@ -464,7 +463,6 @@ def test_changed_code_rewrites_report(world, tmp_path):
     assert state(world.out)["report.html"][0] > before[0]
 
 
-@pytest.mark.slow
 def test_records_do_not_depend_on_explainer_or_metric_order(world, undisturbed):
     world.go(explainers=EXPLAINERS[::-1], metrics=METRICS[::-1])
     check_equal(world.out, undisturbed)

@@ -501,7 +501,6 @@ def test_score_samples_computes_accuracy_from_labels():
         refused(f"saliency_{name} {words}", score_samples, *asked, **{given: labels})
 
 
-@pytest.mark.slow
 def test_records_name_target_chosen_by_metric(saved, tmp_path):
     names = list("abcd")
     data, model = saved(names, [0, 1, 2, 3, 0, 1, 2]), classifier(4, labels=names)

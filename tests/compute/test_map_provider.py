@@ -197,7 +197,6 @@ def flat(classifier, images, target):
     return images.new_full((len(images), *images.shape[2:]), 2.0)
 
 
-@pytest.mark.slow
 def test_samples_with_failed_metric_maps_are_left_out(shapes, resnet, tmp_path):
     def started(explainer, name, **options):
         return run(dataset=shapes, model=resnet, explainers=explainer, out=tmp_path / name, limit=8, device="cpu",
@@ -217,7 +216,6 @@ def test_samples_with_failed_metric_maps_are_left_out(shapes, resnet, tmp_path):
     refused(r"failing.*saliency_ccs.*OverflowError", started, failing, "failing strict", strict=True)
 
 
-@pytest.mark.slow
 def test_group_file_changes_ids_of_group_metrics(shapes, resnet, tmp_path, capsys):
     file = tmp_path / "groups.csv"
     file.write_text("class,group\ndisc,a\nring,a\nsquare,b\n")

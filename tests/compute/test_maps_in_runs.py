@@ -216,7 +216,6 @@ def test_grey_images_are_read_as_maps(kind, tmp_path):
     assert np.array_equal(found, values)
 
 
-@pytest.mark.slow
 def test_run_with_maps_and_explainers_can_be_extended(run, maps):
     first = run({"mine": maps}, limit=3)
     both = run({"mine": maps, "other": -maps}, explainers=["random"], limit=COUNT)
@@ -398,7 +397,6 @@ def test_stored_maps_keep_digits_at_any_scale(tmp_path, size):
         stored["e"]
 
 
-@pytest.mark.slow
 def test_keep_maps_can_be_added_without_rescoring(shapes, resnet, done, tmp_path, monkeypatch):
     first = go(tmp_path / "run", shapes, resnet, keep_maps=False)
     refused("--keep-maps", sb.load_maps, first)
@@ -424,7 +422,6 @@ def test_invalid_maps_are_not_stored_and_run_is_complete(shapes, resnet, tmp_pat
     assert go(tmp_path / "run", shapes, resnet, explainers=[torn]).complete
 
 
-@pytest.mark.slow
 def test_stored_maps_get_the_same_scores_again(done, shapes, resnet, tmp_path):
     """Pass the maps as a folder and as loaded arrays."""
     folder = done.folder / "maps" / done.cells[0].explainer_id

@@ -85,7 +85,6 @@ def rows(shapes):
     return sb.load_dataset(shapes)
 
 
-@pytest.mark.slow
 def test_run_reads_dataset_in_hash_order(rows, resnet, tmp_path):
     data = in_memory(rows, GROUPED)
     table, model = loaded(data, resnet, tmp_path)
@@ -144,7 +143,6 @@ def test_scores_do_not_depend_on_order(start, monkeypatch):
         assert second[key][0] == (None if value is None else pytest.approx(value, rel=1e-5, abs=1e-6))
 
 
-@pytest.mark.slow
 def test_limit_draws_and_reports_whole_groups(start, rows):
     data = in_memory(rows, [f"patient {number // 3}" for number in range(33)])
     done = start(dataset=data, limit=10)

@@ -84,7 +84,6 @@ def test_part_file_returns_results_of_many_batches(folder):
     assert np.flatnonzero(stored["c" * 16]).tolist() == [20, 23]
 
 
-@pytest.mark.slow
 @given(st.permutations(range(6)), st.integers(1, 6), st.lists(st.integers(0, 5), max_size=3))
 def test_rows_do_not_depend_on_part_file_layout(tmp_path_factory, order, at_once, twice):
     folder = PartFolder(tmp_path_factory.mktemp("parts") / "scores", "run")

@@ -105,7 +105,6 @@ def test_metrics_with_same_partners_share_maps(shapes, model, tmp_path):
     assert max(calls) <= BATCH
 
 
-@pytest.mark.slow
 def test_plan_changes_only_ids_of_partner_metrics(done, shapes, model, tmp_path):
     both = [*METRICS, "saliency_miou"]
     ids = [
@@ -127,7 +126,6 @@ def test_samples_excluded_by_only_remain_partners(done, shapes, model, tmp_path)
     assert {row["image_id"]: row["value"] for row in rows(some)} == expected
 
 
-@pytest.mark.slow
 def test_changed_limit_hides_cells_of_old_partners(shapes, model, tmp_path, capsys):
     run(shapes, model, tmp_path / "run", limit=24, explainers=["gradient", "random"])
     result = run(shapes, model, tmp_path / "run")

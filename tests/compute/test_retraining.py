@@ -270,7 +270,6 @@ def test_networks_start_from_base_or_new_weights(from_base, shapes, trained, ini
     check_answers(rows, "0.3 training 1", both[initial], shapes)
 
 
-@pytest.mark.slow
 def test_cell_ids_include_initial_weights(from_base, trained):
     cells = {cell.metric_options["initial"]: cell for cell in from_base.cells if cell.explainer == "gradcam"}
     digest = sb.load_classifier(str(trained[1]), device="cpu").digest
@@ -296,7 +295,6 @@ def test_score_is_area_over_exposures_of_its_parts(metric, exposures, run):
         assert set(accuracies) <= {0.0, 1.0}
 
 
-@pytest.mark.slow
 def test_fewer_exposures_reuse_existing_trainings(run, shapes, resnet, tmp_path, monkeypatch):
     shutil.copytree(run.folder, tmp_path / "run")
     before = outcomes(tmp_path / "run")

@@ -158,7 +158,6 @@ def coloured(classifier, images, target):
     return images
 
 
-@pytest.mark.slow
 def test_invalid_maps_and_failed_batches_are_left_out(start):
     failing.calls = 0
     result = start(explainers=[nan, failing, "random"], metrics=METRICS, limit=16)
@@ -192,7 +191,6 @@ def png_of(width, height, value=255):
     return buffer.getvalue()
 
 
-@pytest.mark.slow
 def test_samples_without_mask_are_left_out_with_reason(shapes, start, tmp_path):
     data, ids = damaged(shapes, tmp_path / "data", [(1, "mask", None), (4, "mask", png_of(32, 32, 0))])
     result = start(dataset=data, metrics=METRICS, limit=None)
@@ -353,7 +351,6 @@ def test_incompatible_data_and_folders_are_rejected(done, start, shapes, resnet,
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes.txt"]
 
 
-@pytest.mark.slow
 def test_cells_with_fewer_samples_are_reported_and_hidden(start, capsys):
     start(explainers=["gradcam"], limit=3)
     more = start(limit=20)
@@ -362,7 +359,6 @@ def test_cells_with_fewer_samples_are_reported_and_hidden(start, capsys):
     assert {cell["n"] for cell in start(explainers=["gradcam"], limit=20).summary["cells"]} == {20}
 
 
-@pytest.mark.slow
 def test_manifest_has_latest_settings_and_all_cells(start, tmp_path):
     start(limit=2, explainers=[my_own], label_map=dict.fromkeys(CLASSES, 1))
     start(limit=3, label_map=dict.fromkeys(CLASSES, 1))
@@ -389,7 +385,6 @@ def test_rise_masks_use_the_run_seed_by_default(start):
     assert of_3 != pytest.approx(of_0, rel=1e-3)
 
 
-@pytest.mark.slow
 def test_explainers_are_compared_and_ranked(start, shapes):
     masks = {}
     for row in sb.load_dataset(str(shapes), split="train"):

@@ -62,7 +62,6 @@ def test_predicted_by_matches_equivalent_target_file(world):
     assert by_model.summary["target"] == "predicted-by:folder:other"
 
 
-@pytest.mark.slow
 def test_predicted_by_itself_equals_predicted(world, tmp_path, capfd):
     itself = run(world, "itself", target=f"predicted-by:{world[2]}", limit=4, explainers=["random"])
     assert itself.summary["target"] == "predicted"

@@ -104,7 +104,6 @@ def test_changed_metadata_table_is_reloaded(tmp_path, card):
     assert sb.load_dataset(folder)["kind"] == ["rat", "dog", "rat", "dog"]
 
 
-@pytest.mark.slow
 def test_changed_built_folder_is_reported_and_renamed(shapes, resnet, tmp_path, capsys):
     folder = shutil.copytree(shapes, tmp_path / "mine")
     settings = {"dataset": folder, "model": resnet, "explainers": ["centre"], "metrics": ["saliency_miou"],

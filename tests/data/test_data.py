@@ -68,7 +68,6 @@ def test_hub_name_of_a_generated_dataset_gives_a_hint(capsys):
     assert line in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_local_folder_takes_precedence_and_is_reported(folder, tmp_path, monkeypatch, capsys, no_hub):
     monkeypatch.chdir(tmp_path)
     shutil.copytree(folder, "pet-xai")
@@ -97,7 +96,6 @@ def test_hub_name_parses_the_revision():
     refused("no revision", hub_name, "ada/pets@")
 
 
-@pytest.mark.slow
 def test_in_memory_dataset_matches_its_folder(folder, resnet, tmp_path):
     rows = sb.load_dataset(folder)
     assert sb.load_dataset(rows) is rows

@@ -89,7 +89,6 @@ def test_tumour_and_normal_slices_match_source_pixels(source):
             assert sample.get("mask") is None
 
 
-@pytest.mark.slow
 def test_slices_are_sampled_by_seed_for_any_axis_order(source):
     drawn = [built(source, seed=seed)[0] for seed in range(8)]
     for case in ("pancreas_001", "pancreas_004", "pancreas_005"):

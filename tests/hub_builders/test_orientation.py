@@ -199,6 +199,18 @@ def test_annotations_follow_the_orientation_of_their_size(tmp_path, orientation,
         assert (box == sample["mask"]).all()
 
 
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_mask_has_pixels_that_half_of_annotators_marked(tmp_path, count):
+    drawing(tmp_path / "a.jpg", 1)
+    picture = read(tmp_path / "a.jpg")
+    masks = np.random.default_rng(count).random((count, picture.height, picture.width)) < 0.5
+    paths = [tmp_path / f"{number}.png" for number in range(count)]
+    for path, mask in zip(paths, masks, strict=True):
+        put(path, mask * np.uint8(255))
+    found = _annotators.consensus(_annotators.MaskFiles(tuple(paths)), picture)
+    assert np.array_equal(found, masks.mean(axis=0) >= 0.5)
+
+
 @pytest.mark.parametrize("orientation", ORIENTATIONS)
 def test_annotator_masks_follow_the_orientation(tmp_path, orientation):
     mask = drawing(tmp_path / "a.jpg", orientation)

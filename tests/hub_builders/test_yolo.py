@@ -73,7 +73,6 @@ def test_labels_are_found_in_every_layout(tmp_path, layout):
     assert row["split"] == ("validation" if layout in ("splits", "roboflow") else "test")
 
 
-@pytest.mark.slow
 def test_class_names_are_read_from_yaml_and_text(tmp_path):
     text(tmp_path / "data.yaml", NAMES + "nc: 2\n")
     assert names_in(tmp_path / "data.yaml") == {0: "no", 1: "cat"}  # `no` is not a truth value here

@@ -187,7 +187,6 @@ def planted(shapes):
     return rows, *models, masks
 
 
-@pytest.mark.slow
 def test_planted_maps_get_expected_scores(planted, tmp_path):
     rows, of_objects, of_scenes, masks = planted
 
@@ -254,7 +253,6 @@ def replace_known(classifier, rows, is_wrong):
     return sb.load_classifier(Knows(network.classes, known), mean=0, std=1, labels=classifier.labels, device="cpu")
 
 
-@pytest.mark.slow
 def test_score_samples_matches_run(planted, tmp_path):
     rows, of_objects, of_scenes, _ = planted
     rows = rows.select(range(6))

@@ -82,7 +82,6 @@ def automated(done, metric, explainer, exposure, images):
     return np.array([own[image_id] for image_id in images], float)
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:An input array is constant")
 @pytest.mark.parametrize("metric", ["saliency_kae", "saliency_roae"])
 def test_agreement_at_each_exposure_matches_scipy(done, answers, metric):

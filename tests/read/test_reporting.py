@@ -501,6 +501,25 @@ def test_differences_and_ranks_need_50_samples(count):
     assert ranked(keys, scores, np.arange(count), 0, {}) == standings
 
 
+def test_few_effective_samples_are_not_tested():
+    """Test 60 groups of images, one of which contains 41 of 100 images."""
+    keys = [_key(name, "saliency_miou", 0) for name in ("rise", "lime")]
+    scores = {key.cell_id: np.linspace(0, 0.1, 100) + number for number, key in enumerate(keys)}
+    ((contrast,), standings) = compare(keys, scores, np.maximum(np.arange(100) - 40, 0), 0)
+    assert (contrast.clusters, contrast.p) == (60, None)
+    assert {standing.rank for standing in standings.values()} == {None}
+
+
+def test_versions_of_a_metric_are_not_compared():
+    keys = [_key(name, "saliency_miou", version).model_copy(update={"metric_version": version})
+            for version in (1, 2) for name in ("rise", "lime")]  # fmt: skip
+    scores = {key.cell_id: np.linspace(0, 0.1, 60) + 0.2 * number for number, key in enumerate(keys)}
+    contrasts, standings = compare(keys, scores, np.arange(60), 0)
+    assert [contrast.cells for contrast in contrasts] == [(keys[0].cell_id, keys[1].cell_id),
+                                                          (keys[2].cell_id, keys[3].cell_id)]  # fmt: skip
+    assert [standings[key.cell_id].rank for key in keys] == [(2, 2), (1, 1)] * 2
+
+
 def test_share_of_scored_samples_ignores_samples_without_scores():
     gap = np.nan
     assert scored_shares([np.array([0.1, 0.2, gap, gap, 0]), np.array([gap, 0.2, 0.3, gap, 0])]) == [0.75, 0.75]
@@ -543,7 +562,6 @@ def test_page_shows_run_differences(folder, other, tmp_path):
     assert "-0." not in re.sub(r"<(style|svg).*?</\1>", "", page, flags=re.DOTALL)
 
 
-@pytest.mark.slow
 def test_runs_with_same_cells_are_merged(folder, copied, other, tmp_path):
     change_records(copied, lambda rows: rows[0].update(value=rows[0]["value"] * (1 + 5e-6)))
     comparison = compare_runs([read_run(folder), read_run(other), read_run(copied)])

@@ -85,7 +85,6 @@ def test_race_finds_best_with_fewer_passes():
     assert np.mean([item.share for item in outcomes]) < 0.5
 
 
-@pytest.mark.slow
 @pytest.mark.sample(0, 1)
 @pytest.mark.parametrize("candidates", [10, 60])
 @pytest.mark.parametrize("case", ["all tied", "four within the margin", "rare 0/1 scores, tied",

@@ -159,7 +159,6 @@ def test_seed_study_matches_literal_computation(networks, count):
         assert table["best"].any()
 
 
-@pytest.mark.slow
 def test_command_matches_seed_study_function(networks, tmp_path, capsys):
     words = ["report", *map(str, networks[:3]), "--seeds", "--table", str(tmp_path / "t.tex"), "--digits", "1",
              "--figure", str(tmp_path / "f.pdf"), "--labels", "rise=RISE"]  # fmt: skip

@@ -325,7 +325,6 @@ CHANGES = {"": lambda picture: picture, "flip_vertical": lambda picture: picture
            "right": right}  # fmt: skip
 
 
-@pytest.mark.slow
 def test_accuracy_under_transform_matches_literal_loop(settings):
     data, model, _ = load(*describe(settings))
     values = set()

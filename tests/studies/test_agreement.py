@@ -32,7 +32,6 @@ def literal_alpha(masks):
     return 1 - observed / expected
 
 
-@pytest.mark.slow
 @given(masks)
 def test_agreement_measures_match_reference_implementations(given):
     first, second = given[:2]

@@ -228,7 +228,6 @@ def test_coco_import_rejects_damaged_rle(counts, tmp_path):
     refused("0.jpg: (damaged|the) run lengths", module_of("coco").read, tmp_path / "a.json", "ada")
 
 
-@pytest.mark.slow
 @given(st.integers(1, 7), st.integers(1, 300), st.integers(0, 9), st.randoms())
 def test_brush_mask_round_trip_is_exact(height, width, level, random):
     flat = [random.randint(0, 9) < level for _ in range(height * width)]
@@ -289,7 +288,6 @@ def test_label_studio_export_matches_official_converter(annotated, tmp_path):
         np.testing.assert_array_equal(seen[f"image-{image:03d}", number], mask_by(number, image))
 
 
-@pytest.mark.slow
 def test_cvat_export_matches_official_sdk(annotated, tmp_path):
     """Convert an element to the points of a shape, as CVAT's import does: the runs, then the corners of the box."""
     masks = pytest.importorskip("cvat_sdk.masks", reason="needs cvat-sdk")
