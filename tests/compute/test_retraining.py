@@ -270,6 +270,7 @@ def test_networks_start_from_base_or_new_weights(from_base, shapes, trained, ini
     check_answers(rows, "0.3 training 1", both[initial], shapes)
 
 
+@pytest.mark.slow
 def test_cell_ids_include_initial_weights(from_base, trained):
     cells = {cell.metric_options["initial"]: cell for cell in from_base.cells if cell.explainer == "gradcam"}
     digest = sb.load_classifier(str(trained[1]), device="cpu").digest

@@ -68,6 +68,7 @@ def test_hub_name_of_a_generated_dataset_gives_a_hint(capsys):
     assert line in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_local_folder_takes_precedence_and_is_reported(folder, tmp_path, monkeypatch, capsys, no_hub):
     monkeypatch.chdir(tmp_path)
     shutil.copytree(folder, "pet-xai")
