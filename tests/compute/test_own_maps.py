@@ -138,8 +138,9 @@ def test_version_depends_on_map_values(blank, values, tmp_path):
     def version(name, **changes):
         return explainer_of("mine", write(tmp_path / name, values | changes), files, (32, 32), 0).version
 
-    first = next(iter(values))
+    first, second = list(values)[:2]
     assert version("a") == version("b")
+    assert version("swapped", **{first: values[second], second: values[first]}) != version("a")
     assert version("c", **{first: values[first] + np.float32(1e-3)}) != version("a")
     (tmp_path / "b" / f"{first}.npy").unlink()
     assert explainer_of("mine", tmp_path / "b", files, (32, 32), 0).version != version("a")
