@@ -44,7 +44,7 @@ def literal_mask(grid, row, column, height, width, border="replicate"):
     return mask
 
 
-@pytest.mark.sample(1)
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("border", ["replicate", "reflect"])
 @pytest.mark.parametrize(("height", "width", "cells"), [(13, 17, 4), (16, 16, 7), (6, 5, 7), (8, 8, 1)])
 def test_rise_matches_literal_loop(height, width, cells, border, stepped_up):

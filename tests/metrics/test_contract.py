@@ -169,7 +169,6 @@ def test_every_score_part_has_a_name(name, inputs):
         assert np.isnan(scores).tolist() == without.tolist()
 
 
-@pytest.mark.sample(8)
 @pytest.mark.parametrize("name", NAMES)
 def test_batch_scores_match_single_samples(name, inputs):
     metric = load_metric(name)

@@ -88,10 +88,7 @@ def literal_contrast(maps, masks, right, share, each):
     return np.array(rows)
 
 
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("chosen", ["both", "each"])
-@pytest.mark.parametrize("name", ["saliency_mcs", "saliency_mcr"])
-@given(MAPS, MASKS, RIGHT)
+@given(st.sampled_from(["saliency_mcs", "saliency_mcr"]), st.sampled_from(["both", "each"]), MAPS, MASKS, RIGHT)
 def test_contrasts_match_literal_loop(name, chosen, maps, masks, right):
     metric = load_metric(name, filter=chosen)
     scores, parts = metric.with_parts(**asked(metric, maps, masks, right))

@@ -170,7 +170,6 @@ LITERAL_SERIES = {
 }
 
 
-@pytest.mark.sample(7)
 @pytest.mark.parametrize("region", ["common", "frame"])
 @pytest.mark.parametrize("series", ["rows", "columns", "vectors"])
 @pytest.mark.parametrize("radius", [1, 3])
