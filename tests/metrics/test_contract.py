@@ -141,7 +141,7 @@ WITHOUT_EFFECT = {
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if "retrained" not in load_metric(name).inputs])
-def test_every_option_changes_scores_with_or_without_shared_passes(name, inputs):
+def test_options_change_scores_with_or_without_shared_passes(name, inputs):
     metric = load_metric(name)
     shared, alone, same = asked(metric, inputs), {("", None): numbers(metric, inputs)}, set()
     for option, value, variant in contracts.variants(metric):
