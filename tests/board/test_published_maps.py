@@ -5,6 +5,7 @@ import pytest
 from refusals import refused
 
 from saliency_bench.board import published_maps as files
+from saliency_bench.board import submission
 from saliency_bench.board.published_maps import as_published, find_maps, hashes_of, maps_in, write_maps
 from saliency_bench.errors import UserError
 
@@ -38,6 +39,13 @@ def test_too_many_maps_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "PER_SHARD", 1)
     monkeypatch.setattr(files, "MOST_SHARDS", 3)
     refused("more than 3 maps, the limit for a submission", write_maps, tmp_path, "mine", MAPS.items())
+
+
+def test_map_files_are_limited_per_submission(monkeypatch):
+    monkeypatch.setattr(submission, "MOST_SHARDS", 2)
+    paths = [f"d/m/{name}/maps-{number:05d}.npz" for name, count in (("a", 2), ("b", 3)) for number in range(count)]
+    problems = submission.too_much(dict.fromkeys([*paths, "d/m/a/records.parquet"], 10), 2)
+    assert problems == ["d/m/b has 3 map files, more than the limit of 2"]
 
 
 def test_only_shards_with_requested_images_are_unpacked(tmp_path, monkeypatch):

@@ -169,7 +169,7 @@ def test_every_option_changes_maps(name, classifier, images, explainer_of):
         rivals = [other for (name_of_other, _), other in found.items() if name_of_other in ("", option)]
         same |= {option for other in rivals if torch.equal(other, maps)}
         found[option, value] = maps
-    assert same <= {"max_dist"}  # small images have the same segments
+    assert same <= {"max_dist"}  # small images have the same superpixels with both values
 
 
 @pytest.mark.parametrize("name", IN_PASSES)

@@ -130,8 +130,9 @@ def test_metric_is_deterministic_and_keeps_inputs(name, inputs):
 
 
 CACHES = ("curves", "explain", "partners")
-UNTRIED = {("relative", False), ("unit", "normalised"), ("top", 5)}  # these values need another network
-# These inputs have few partners, two distinct scores, only correct predictions, a tiny image, no ties or one layer.
+UNTRIED = {("relative", False), ("unit", "normalised"), ("top", 5)}  # the test network does not support these values
+# These options change no score here: samples have few partners, all predictions are correct, images are tiny, maps have
+# no ties, the network has one layer, or scores are only 0 or 1.
 WITHOUT_EFFECT = {
     "saliency_confidence": {"k", "pairings"}, "saliency_correctness": {"k", "pairings"}, "saliency_idr": {"filter"},
     "saliency_insertion": {"start"}, "saliency_max_sensitivity": {"unit"},

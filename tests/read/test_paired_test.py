@@ -1,4 +1,7 @@
-"""Tests of step-down sign flips against slow code and SciPy. Order, scale and threads must not change p-values."""
+"""Tests of ranks, and of step-down sign flips against slow code and SciPy.
+
+Order, scale and threads must not change p-values.
+"""
 
 import math
 import os
@@ -18,7 +21,7 @@ from saliency_bench.read.statistics import paired_test
 from saliency_bench.read.statistics.clusters import Matched, cluster_codes
 from saliency_bench.read.statistics.intervals import p_with_failures, paired_difference
 from saliency_bench.read.statistics.paired_test import adjusted_p, another_cluster, holm, outlasting_failures, step_down
-from saliency_bench.read.statistics.ranking import compare
+from saliency_bench.read.statistics.ranking import compare, scored_shares
 from saliency_bench.utils.seeds import random_bits, seed_of
 
 
@@ -228,6 +231,32 @@ def test_only_baseline_comparisons_share_a_family_of_metrics(names):
         assert 1.5 * alone.p < together.p <= 2 * alone.p
     else:
         assert together.p == alone.p
+
+
+def test_few_effective_samples_are_not_tested():
+    """Test 100 images in 60 groups. One group contains 41 images, each other group contains one."""
+    keys = [_key(name, "saliency_miou", 0) for name in ("rise", "lime")]
+    scores = {key.cell_id: np.linspace(0, 0.1, 100) + number for number, key in enumerate(keys)}
+    ((contrast,), standings) = compare(keys, scores, np.maximum(np.arange(100) - 40, 0), 0)
+    assert (contrast.clusters, contrast.p) == (60, None)
+    assert {standing.rank for standing in standings.values()} == {None}
+
+
+def test_versions_of_a_metric_are_not_compared():
+    keys = [_key(name, "saliency_miou", version).model_copy(update={"metric_version": version})
+            for version in (1, 2) for name in ("rise", "lime")]  # fmt: skip
+    scores = {key.cell_id: np.linspace(0, 0.1, 60) + 0.2 * number for number, key in enumerate(keys)}
+    contrasts, standings = compare(keys, scores, np.arange(60), 0)
+    assert [contrast.cells for contrast in contrasts] == [(keys[0].cell_id, keys[1].cell_id),
+                                                          (keys[2].cell_id, keys[3].cell_id)]  # fmt: skip
+    assert [standings[key.cell_id].rank for key in keys] == [(2, 2), (1, 1)] * 2
+
+
+def test_share_of_scored_samples_ignores_samples_without_scores():
+    gap = np.nan
+    assert scored_shares([np.array([0.1, 0.2, gap, gap, 0]), np.array([gap, 0.2, 0.3, gap, 0])]) == [0.75, 0.75]
+    assert scored_shares([np.array([True, False]), np.array([False, False])]) == [1.0, 0.0]
+    assert scored_shares([np.full(2, gap)]) == [0.0]
 
 
 def test_significant_difference_has_interval_without_0():

@@ -34,7 +34,7 @@ from saliency_bench.read.report.report_page import report
 from saliency_bench.read.report.sample_pictures import outline, picture
 from saliency_bench.read.report.templates import HERE
 from saliency_bench.read.report.words import signed
-from saliency_bench.read.statistics.ranking import Contrast, compare, ranked, scored_shares
+from saliency_bench.read.statistics.ranking import Contrast, compare, ranked
 from saliency_bench.read.summary import summarise, table
 from saliency_bench.score_notes import FLAT
 from saliency_bench.spec import RunSpec
@@ -499,32 +499,6 @@ def test_differences_and_ranks_need_50_samples(count):
     assert [contrast.p is not None for contrast in contrasts] == [count >= 50]
     assert [standing.rank for standing in standings.values()] == ([(1, 1), (2, 2)] if count >= 50 else [None, None])
     assert ranked(keys, scores, np.arange(count), 0, {}) == standings
-
-
-def test_few_effective_samples_are_not_tested():
-    """Test 60 groups of images, one of which contains 41 of 100 images."""
-    keys = [_key(name, "saliency_miou", 0) for name in ("rise", "lime")]
-    scores = {key.cell_id: np.linspace(0, 0.1, 100) + number for number, key in enumerate(keys)}
-    ((contrast,), standings) = compare(keys, scores, np.maximum(np.arange(100) - 40, 0), 0)
-    assert (contrast.clusters, contrast.p) == (60, None)
-    assert {standing.rank for standing in standings.values()} == {None}
-
-
-def test_versions_of_a_metric_are_not_compared():
-    keys = [_key(name, "saliency_miou", version).model_copy(update={"metric_version": version})
-            for version in (1, 2) for name in ("rise", "lime")]  # fmt: skip
-    scores = {key.cell_id: np.linspace(0, 0.1, 60) + 0.2 * number for number, key in enumerate(keys)}
-    contrasts, standings = compare(keys, scores, np.arange(60), 0)
-    assert [contrast.cells for contrast in contrasts] == [(keys[0].cell_id, keys[1].cell_id),
-                                                          (keys[2].cell_id, keys[3].cell_id)]  # fmt: skip
-    assert [standings[key.cell_id].rank for key in keys] == [(2, 2), (1, 1)] * 2
-
-
-def test_share_of_scored_samples_ignores_samples_without_scores():
-    gap = np.nan
-    assert scored_shares([np.array([0.1, 0.2, gap, gap, 0]), np.array([gap, 0.2, 0.3, gap, 0])]) == [0.75, 0.75]
-    assert scored_shares([np.array([True, False]), np.array([False, False])]) == [1.0, 0.0]
-    assert scored_shares([np.full(2, gap)]) == [0.0]
 
 
 def test_explainers_with_run_seed_are_paired_across_runs(copied, other, tmp_path):
