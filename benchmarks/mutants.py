@@ -4,9 +4,10 @@ example:
   pytest -n 2 --cov --cov-context=test && python benchmarks/mutants.py --count 300
   python benchmarks/mutants.py --folders saliency_bench/board --count 60 --table board.csv
 
-A mutant is the code with one changed operator, comparison, constant or condition, in a line that tests execute. The
-tests that execute the line (according to `.coverage`) are run, most specific first, until one fails. A mutant that no
-test detects survives and is printed. Mutants are drawn with a seed from the files in `--folders` of this checkout.
+A mutant is the code with one change, in a line that tests execute: another operator, comparison, number or condition,
+an element of a tuple or a keyword argument that is removed, or a statement that is skipped. The tests that execute the
+line (according to `.coverage`) are run, most specific first, until one fails. A mutant that no test detects survives
+and is printed. Mutants are drawn with a seed from the files in `--folders` of this checkout.
 Coverage does not include tests that run the package in another process, so the true share of detected mutants is
 higher. The exit code is 0.
 
@@ -18,12 +19,14 @@ measured first.
 import argparse
 import ast
 import csv
+import itertools
 import os
 import random
 import shutil
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -43,54 +46,106 @@ OPERATORS = {
     ast.BitAnd: "|",
     ast.BitOr: "&",
 }
+CHECKS = ("encoding", "strict", "weights_only")  # arguments without an effect on valid data
+NAMES = {"min": "max", "max": "min", "any": "all", "all": "any"}
 MOST_TESTS = 150  # maximum number of tests per mutant
 SECONDS = 300  # a mutant that does not end within this many seconds counts as detected
 IMPORTED = ["torch", "datasets", "transformers", "evaluate", "pytest", "hypothesis", "scipy.stats"]
 
 
-def mutations(source: str) -> list[tuple[int, int, int, str]]:
-    """Yield (line, first column, last column, new text) of every possible change. Columns are counted in bytes."""
-    places = []
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Compare) and type(node.ops[0]) in COMPARISONS and len(node.ops) == 1:
-            places.append((node.left, node.comparators[0], COMPARISONS[type(node.ops[0])]))
-        elif isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
-            places.append((node.left, node.right, OPERATORS[type(node.op)]))
-        elif isinstance(node, ast.BoolOp) and len(node.values) == 2:
-            places.append((*node.values, "or" if isinstance(node.op, ast.And) else "and"))
-        elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-            places.append((node, node.operand, ""))
-        elif isinstance(node, ast.Constant) and type(node.value) in (int, float, bool):
-            new = repr(not node.value) if type(node.value) is bool else repr(node.value + 1)
-            places.append((node, None, new))
+def _statements(tree: ast.Module) -> list[tuple[ast.stmt, list[ast.AST]]]:
+    """Return each statement with its expressions, without those of statements inside it."""
+    pairs = []
+    for statement in ast.walk(tree):
+        if isinstance(statement, ast.stmt):
+            nodes = [child for child in ast.iter_child_nodes(statement) if not isinstance(child, ast.stmt)]
+            for node in nodes:
+                nodes += [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.stmt)]
+            pairs.append((statement, nodes))
+    return pairs
+
+
+def _shortened(nodes: list[ast.AST], at: Callable[[ast.AST], tuple[int, int]]) -> list[tuple[int, int, str]]:
+    """Return the changes that remove one of two or more nodes separated by commas."""
+    ends = [at(node) for node in nodes]
+    if len(ends) < 2:
+        return []
+    removed = [(begin, ends[index + 1][0], "") for index, (begin, _) in enumerate(ends[:-1])]
+    return [*removed, (ends[-2][1], ends[-1][1], "")]
+
+
+def _changes(node: ast.AST, at: Callable[[ast.AST], tuple[int, int]]) -> list[tuple[int, int, str]]:
+    """Return the (begin, end, new text) of all changes of one expression. `at` returns the begin and end of a node."""
     changes = []
-    for left, right, text in places:
-        if right is None:
-            begin, end = (left.lineno, left.col_offset), (left.end_lineno, left.end_col_offset)
-        elif isinstance(left, ast.UnaryOp):
-            begin, end = (left.lineno, left.col_offset), (right.lineno, right.col_offset)
-        else:
-            begin, end, text = (left.end_lineno, left.end_col_offset), (right.lineno, right.col_offset), f" {text} "
-        if begin[0] == end[0]:
-            changes.append((begin[0], begin[1], end[1], text))
+    if isinstance(node, ast.Compare) and type(node.ops[0]) in COMPARISONS and len(node.ops) == 1:
+        changes = [(at(node.left)[1], at(node.comparators[0])[0], f" {COMPARISONS[type(node.ops[0])]} ")]
+    elif isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
+        changes = [(at(node.left)[1], at(node.right)[0], f" {OPERATORS[type(node.op)]} ")]
+    elif isinstance(node, ast.BoolOp) and len(node.values) == 2:
+        word = " or " if isinstance(node.op, ast.And) else " and "
+        changes = [(at(node.values[0])[1], at(node.values[1])[0], word)]
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        changes = [(at(node)[0], at(node.operand)[0], "")]
+    elif isinstance(node, ast.Constant) and type(node.value) in (int, float, bool):
+        changes = [(*at(node), repr(not node.value) if type(node.value) is bool else repr(node.value + 1))]
+    elif isinstance(node, ast.Name) and node.id in NAMES:
+        changes = [(*at(node), NAMES[node.id])]
+    elif isinstance(node, (ast.Tuple, ast.List, ast.Set)) and not isinstance(getattr(node, "ctx", None), ast.Store):
+        changes = _shortened(node.elts, at)
+    elif isinstance(node, ast.Call) and node.keywords:
+        removed = _shortened([*node.args, *node.keywords], at)[len(node.args) :]
+        changes = [change for change, word in zip(removed, node.keywords, strict=False) if word.arg not in CHECKS]
+    if isinstance(node, ast.IfExp):
+        changes += [(*at(node.test), "True"), (*at(node.test), "False")]
+    elif isinstance(node, ast.comprehension):
+        changes += [(*at(test), "True") for test in node.ifs]
+    return changes
+
+
+def _skipped(statement: ast.stmt, at: Callable[[ast.AST], tuple[int, int]]) -> list[tuple[int, int, str]]:
+    """Return the changes that skip a statement, or that fix the condition of one."""
+    if isinstance(statement, ast.If):
+        return [(*at(statement.test), "True"), (*at(statement.test), "False")]
+    called = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)
+    return [(*at(statement), "pass")] if called or isinstance(statement, ast.AugAssign) else []
+
+
+def mutations(source: str) -> list[tuple[int, int, int, str]]:
+    """Return (line of the statement, begin, end, new text) of every possible change. Offsets are counted in bytes."""
+    starts = list(itertools.accumulate((len(line) + 1 for line in source.encode().split(b"\n")), initial=0))
+
+    def at(node) -> tuple[int, int]:
+        return starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
+
+    changes = []
+    for statement, nodes in _statements(ast.parse(source)):
+        typed = [node.annotation for node in nodes if isinstance(node, ast.arg) and node.annotation]
+        typed += [part for name in ("returns", "annotation") if (part := getattr(statement, name, None))]
+        left_out = {id(child) for part in typed for child in ast.walk(part)}
+        left_out |= {id(node.slice) for node in nodes if isinstance(node, ast.Subscript)}
+        if not isinstance(statement, ast.Raise):
+            found = [change for node in nodes if id(node) not in left_out for change in _changes(node, at)]
+            changes += [(statement.lineno, *change) for change in [*found, *_skipped(statement, at)]]
     return changes
 
 
 def mutated(source: str, change: tuple[int, int, int, str]) -> str | None:
     """Return the source with one change, or None if the change has no effect on the program."""
-    number, begin, end, text = change
-    lines = source.split("\n")
-    line = lines[number - 1].encode()
-    between = line[begin:end].decode()
-    if "(" in between or ")" in between:
+    _, begin, end, text = change
+    data = source.encode()
+    between = data[begin:end].decode()
+    if text.startswith(" ") and ("(" in between or ")" in between):
         kept = "".join(sign for sign in between if sign in "()")
         text = text + kept if kept.startswith("(") else kept + text
-    lines[number - 1] = (line[:begin] + text.encode() + line[end:]).decode()
-    new = "\n".join(lines)
+    new = (data[:begin] + text.encode() + data[end:]).decode()
     try:
         return new if ast.dump(ast.parse(new)) != ast.dump(ast.parse(source)) else None
     except SyntaxError:
         return None
+
+
+def _has_effect(name: str, change: tuple[int, int, int, str]) -> bool:
+    return mutated((ROOT / name).read_text(encoding="utf-8"), change) is not None
 
 
 def tests_of(database: Path) -> dict[tuple[str, int], list[str]]:
@@ -178,9 +233,10 @@ def main() -> int:
     for folder in args.folders:
         for path in sorted((ROOT / folder).rglob("*.py")):
             name, source = path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")
-            changes = [(name, change) for change in mutations(source) if mutated(source, change) is not None]
+            changes = [(name, change) for change in mutations(source)]
             places += [(name, change) for name, change in changes if (name, change[0]) in reached]
-    drawn = random.Random(args.seed).sample(places, min(args.count, len(places)))
+    random.Random(args.seed).shuffle(places)
+    drawn = list(itertools.islice((place for place in places if _has_effect(*place)), args.count))
     drawn = drawn_before(args.again) if args.again else drawn
     if args.table:
         args.table.write_text("file,line,begin,end,new,test\n", encoding="utf-8")

@@ -536,6 +536,18 @@ def test_page_shows_run_differences(folder, other, tmp_path):
     assert "-0." not in re.sub(r"<(style|svg).*?</\1>", "", page, flags=re.DOTALL)
 
 
+def test_cards_list_better_and_worse_explainers(folder, tmp_path):
+    second = make_run(tmp_path / "second", methods=METHODS | {"gradcam": 0.8, "rise": 0.2}, seed=1, pictures=False)
+    change_summary(second, lambda summary: (summary.update(seed=1), summary["model"].update(digest="d2")))
+    pairs = differences(read_run(folder), read_run(second))
+    page = report([folder, second], tmp_path / "page.html").read_text(encoding="utf-8")
+    cards = page[page.index('<ul class="cards">') : page.index("</ul>")].split("<li ")[1:]
+    for metric, card in zip(METRICS, cards, strict=True):
+        means = {pair["explainer"]: signed(pair["mean"]) for pair in pairs if pair["metric"] == metric}
+        tags = re.findall(r'<b>(\w+)</b> <span class="tag (?:good|bad)">(better|worse)</span> (\S+)', card)
+        assert tags == [("gradcam", "better", means["gradcam"]), ("rise", "worse", means["rise"])]
+
+
 def test_runs_with_same_cells_are_merged(folder, copied, other, tmp_path):
     change_records(copied, lambda rows: rows[0].update(value=rows[0]["value"] * (1 + 5e-6)))
     comparison = compare_runs([read_run(folder), read_run(other), read_run(copied)])

@@ -43,6 +43,7 @@ RUNS = {  # number of samples, samples per group, share of missing scores, numbe
     "30 groups": (120, 4, 0, 6),
     "400 samples": (400, 1, 0, 6),
     "none apart": (80, 1, 0, 6, ALIKE),
+    "no baselines": (80, 1, 0, 4),
     "a baseline ahead": (80, 1, 0, 6, LEVELS | {"centre": 0.9}),
     "a baseline among the first": (80, 1, 0, 6, LEVELS | {"centre": 0.5}),
 }
@@ -256,7 +257,8 @@ def test_cards_and_tags_follow_from_pairs(name, folder_of):
         assert list(card.cells) == sorted(card.cells, key=lambda cell: -cell.oriented)
         if best:
             assert names == best
-            assert card.verdict.startswith("tied for best" if len(best) > 1 else "best")
+            compared = "" if set(baselines) & set(ranked) else ", not compared with a baseline"
+            assert card.verdict == ("tied for best" if len(best) > 1 else "best") + compared
         elif not ranked:
             top = max((cell for one, cell in cells.items() if one not in baselines), key=lambda cell: cell.oriented)
             assert (names, card.verdict[:7]) == ({top.explainer}, "highest" if top.higher_is_better else "lowest ")
