@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import resource
 import shutil
 import subprocess
@@ -293,6 +294,7 @@ def spoil(folder, name, value):
 
 
 JSON = ("config.json", "preprocessor_config.json")
+NORM = "resnet.embedder.embedder.normalization"
 ADAPTER = json.dumps({"base_model_name_or_path": "evil/model"})
 FAULTS = [
     *((partial(special, name, kind), rf"{name} is not a readable file")
@@ -302,8 +304,9 @@ FAULTS = [
       for name in JSON for text in ("[]", "{", "null", '"text"', "\x00")),
     *((partial(indexed, place), r"model\.safetensors\.index\.json names")
       for place in ("../elsewhere.safetensors", "/elsewhere.safetensors", "pipe", 7)),
-    *((partial(spoil, name="classifier.1.bias", value=value), r"NaN or infinite weights \(classifier\.1\.bias\)")
-      for value in (np.nan, np.inf)),
+    *((partial(spoil, name=name, value=value), rf"NaN or infinite weights \({re.escape(name)}\)")
+      for name, value in (("classifier.1.bias", np.inf), (f"{NORM}.running_mean", np.nan),
+                          (f"{NORM}.running_var", np.inf))),
     (lambda folder: (folder / "adapter_config.json").write_text(ADAPTER), "adapter_config.json"),
 ]  # fmt: skip
 
@@ -455,7 +458,7 @@ def train(shapes, resnet, out):
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("name", ["classifier.1.weight", "resnet.embedder.embedder.convolution.weight",
-                                  "resnet.embedder.embedder.normalization.running_var"])  # fmt: skip
+                                  f"{NORM}.running_var"])  # fmt: skip
 def test_training_rejects_non_finite_weights(tmp_path, train, out, resnet, name, value):
     folder = shutil.copytree(resnet, tmp_path / "model")
     spoil(folder, name, value)

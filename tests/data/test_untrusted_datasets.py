@@ -224,9 +224,12 @@ def test_hostile_build_report_is_rejected(tmp_path, content, match):
     refused(".", find, write(tmp_path, [row()]))
 
 
-def test_downloaded_report_cannot_set_token_or_server():
+def test_downloaded_report_cannot_set_token_server_or_path():
     for name in ("token", "server", "answers"):
         refused(f"'{name}'", options_of, {"dataset": "action-xai", "options": {name: "HF_TOKEN"}}, "a/b")
+    for name, value in (("model", "https://example.org/m"), ("split", "../test"), ("label_map", "/etc/passwd")):
+        match = f"sets {name} to '?{value}'?, which is not accepted"
+        refused(match, options_of, {"dataset": "grid-xai", "options": {name: value}}, "a/b")
     drop = {"drop": ["potted plant", "person"], "seed": 1}
     assert options_of({"dataset": "coco-val", "options": drop}, "a/b") == drop
 

@@ -11,7 +11,7 @@ from commands import said
 from refusals import refused
 from scipy import stats
 from test_paired_test import literal_holm
-from test_reporting import _key, change_summary, make_run
+from test_reporting import METHODS, _key, change_summary, make_run
 
 import saliency_bench as sb
 from saliency_bench.read.manifest import read_manifest
@@ -72,7 +72,7 @@ def networks(tmp_path_factory):
     root = tmp_path_factory.mktemp("networks")
     folders = [root / f"seed-{seed}" for seed in range(6)]
     for seed, folder in enumerate(folders):
-        make_run(folder, seed=seed, pictures=False)
+        make_run(folder, methods=dict(reversed(METHODS.items())), seed=seed, pictures=False)
         manifest = read_manifest(folder)
         identity = manifest.identity.model_copy(update={"seed": 0, "classifier": f"{seed}" * 16})
         manifest.model_copy(update={"identity": identity}).write(folder)
