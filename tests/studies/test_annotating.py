@@ -144,7 +144,12 @@ def test_honeypots_go_to_everybody_and_are_not_counted(tmp_path):
     annotating = study_of(tmp_path, dataset(10, masks=4), honeypots=2, honeypot_every=3, annotators=1)
     pots = set(annotating.honeypots)
     assert len(pots) == 2
-    first, second = drawn_by(annotating, "p-a"), drawn_by(annotating, "p-b")
+    totals, lists = [], []
+    for person in ("p-a", "p-b"):
+        totals.append(annotating.state(person)["total"])
+        lists.append(drawn_by(annotating, person))
+    first, second = lists
+    assert totals == [len(first), len(second)], "the total of the first page includes the honeypots"
     assert pots <= set(first)
     assert set(first) == set(annotating.images.units)
     assert set(second) <= pots, "the other images have enough people"
