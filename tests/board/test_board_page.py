@@ -241,18 +241,23 @@ def test_rows_with_other_settings_are_not_in_the_core(archive, root):
     assert found == [sorted(METRICS), []]
 
 
-def test_given_core_precedes_the_board_and_the_default(root, tmp_path):
+def test_given_core_precedes_the_board_and_the_default(root, tmp_path, monkeypatch):
     """Test which core is used: the given core, the core of the board, or the default.
 
-    The test board has its own core.
+    The test board has its own core. A core that is added to a board is used from the next reload.
     """
     others = [read_core(root / "core.yaml").model_copy(update={"name": name}) for name in ("given", "usual")]
     assert Live(root, others[0], default=others[1]).page.core == others[0]
     assert Live(root, default=others[1]).page.core == read_core(root / "core.yaml")
     shutil.copytree(root, bare := tmp_path / "bare")
     (bare / "core.yaml").unlink()
-    assert Live(bare, default=others[1]).page.core == others[1]
     assert Live(bare).page.core is None
+    live = Live(bare, default=others[1])
+    assert live.page.core == others[1]
+    shutil.copy(root / "core.yaml", bare)
+    monkeypatch.setattr("saliency_bench.board.view.live.commit_of", lambda _: "a newer commit")
+    live.refresh()
+    assert live.page.core == read_core(root / "core.yaml")
 
 
 @pytest.mark.parametrize(("text", "words"), [

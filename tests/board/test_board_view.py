@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from saliency_bench import registry
-from saliency_bench.board.known import RUN
+from saliency_bench.board.known import CHECKED, CLAIMED, HIDDEN, RUN
 from saliency_bench.board.view import board_plots, export
 from saliency_bench.board.view.matrix import is_official, matrix
 from saliency_bench.board.view.row_groups import PER_PAGE, choices, chosen, grouped, only_known, page_of
@@ -290,9 +290,11 @@ def test_plot_axes_point_towards_better():
 
 def test_cost_axis_is_logarithmic_and_of_one_device():
     rows = [row("cheap", 0.4, passes=2.0, seconds=0.1), row("dear", 0.6, passes=4000.0, seconds=2.0),
-            row("wasteful", 0.5, passes=4000.0, seconds=1.0, device="gpu"), row("silent", 0.9)]  # fmt: skip
+            row("wasteful", 0.5, passes=4000.0, seconds=1.0, device="gpu"), row("silent", 0.9),
+            *(row(status, 0.8, passes=3.0, status=status) for status in (HIDDEN, CHECKED, CLAIMED))]  # fmt: skip
     plot = board_plots.cost(rows, "saliency_miou", "passes")
-    assert {dot.name: dot.on_front for dot in plot.dots} == {"cheap": True, "dear": True, "wasteful": False}
+    front = {dot.name: dot.on_front for dot in plot.dots}
+    assert front == {"cheap": True, "dear": True} | dict.fromkeys(["wasteful", HIDDEN, CHECKED, CLAIMED], False)
     assert (len(plot.front), [text for _, text in plot.x_ticks]) == (2, ["10", "100", "1,000"])
     seconds = board_plots.cost(rows, "saliency_miou", "seconds")
     assert [dot.name for dot in seconds.dots] == ["cheap", "dear"]
