@@ -387,7 +387,8 @@ def _ratings(findings: Findings, runs: Sequence[Run]) -> Figure:
         (name, [tuple(frame.loc[(name, question), columns].astype(float)) for question in questions])
         for name in frame.index.unique("explainer")
     ]
-    return _whiskers(rows, questions, f"mean rating, 1 to {len(findings.data['scale'])}, and 95 % interval")
+    highest = len(findings.data["scale"])
+    return _whiskers(rows, questions, f"mean rating, 1 to {highest}, and 95 % interval", (1, highest))
 
 
 def _ends(row: Mapping[str, Any], name: str, value: str = "") -> tuple[float, ...]:
@@ -401,8 +402,11 @@ def _label(row: Mapping[str, Any], names: Iterable[str], runs: Sequence[Run]) ->
     return ", ".join([*([row["dataset"], row["model"].rpartition("/")[2]] if len(runs) > 1 else []), *parts])
 
 
-def _whiskers(rows: Sequence[tuple[str, Sequence[tuple[float, ...]]]], names: Sequence[str], title: str) -> Figure:
-    """Draw one row per label, with a dot and a whisker for each of `names`."""
+def _whiskers(
+    rows: Sequence[tuple[str, Sequence[tuple[float, ...]]]], names: Sequence[str], title: str,
+    limits: tuple[float, float] = (-1, 1),
+) -> Figure:  # fmt: skip
+    """Draw one row per label, with a dot and a whisker for each of `names`. `limits` are the possible values."""
     figure = Figure(figsize=(WIDTH, 1 + ROW * max(len(rows), 1)))
     axes = figure.add_subplot()
     for index, name in enumerate(names):
@@ -410,8 +414,11 @@ def _whiskers(rows: Sequence[tuple[str, Sequence[tuple[float, ...]]]], names: Se
         y = np.arange(len(rows)) + 0.2 * index
         axes.errorbar(value, y, xerr=[value - low, high - value], fmt="o", markersize=3, label=name)
     axes.set_yticks(np.arange(len(rows)), [label for label, _ in rows])
-    axes.axvline(0, color="0.7", linewidth=0.8)
-    axes.set(xlim=(-1.05, 1.05), ylim=(len(rows) - 0.3, -0.5), xlabel=title)
+    low, high = limits
+    if low < 0:
+        axes.axvline(0, color="0.7", linewidth=0.8)
+    margin = 0.025 * (high - low)
+    axes.set(xlim=(low - margin, high + margin), ylim=(len(rows) - 0.3, -0.5), xlabel=title)
     axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=len(names))
     return figure
 
