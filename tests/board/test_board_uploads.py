@@ -56,7 +56,6 @@ def without(run, name):
     return {path: content for path, content in files_of(run).items() if not path.endswith(name)}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("make", "words"), [
     (lambda run: without(run, "summary.json"), "contains no summary.json"),
     (lambda run: without(run, "records.parquet"), "contains no records.parquet"),

@@ -219,7 +219,6 @@ def test_local_board_from_submission_to_recomputing(run, shapes, resnet, tmp_pat
     assert f"{eve}: must not be ranked" in capsys.readouterr().out
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize(("line", "words"), [
     ("submit RUN --to full", "full is not a board, because it has no schema.json; specify a new folder with --to"),
     ("submit RUN --to board --by ../x", "submitter"),

@@ -524,7 +524,6 @@ def test_unresponsive_process_ends_run_and_is_named(rank, world, tmp_path):
 # Trainings and builds after a power failure
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["empty", "zeros", "half"])
 def test_damaged_training_state_restarts_training(kind, shapes, tmp_path, capsys):
     state = tmp_path / "tiny.training.pt"
@@ -685,7 +684,6 @@ def interrupted(kind, where, resnet):
         signal.signal(signal.SIGTERM, before)
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize("where", ["explainer", "model"])
 @pytest.mark.parametrize("kind", [TimeoutError, SystemExit])
 def test_signal_handler_error_stops_run_without_any_scores(kind, interrupted, world):

@@ -170,7 +170,6 @@ def test_jointly_scored_images_accept_any_type_and_need_classes(load, name):
             load(name).compute(images=pictures, **given, **wrong)
 
 
-@pytest.mark.sample(8)
 @pytest.mark.parametrize("name", ASKING)
 def test_invalid_images_and_arguments_are_rejected(load, name):
     shape = r"images must have shape \(B, 3, H, W\)"
@@ -195,7 +194,6 @@ def test_invalid_images_and_arguments_are_rejected(load, name):
     assert np.isfinite(load(name).compute(**asking(name, count=2, images=images(2)))[name])  # still usable
 
 
-@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", ASKING)
 def test_explainers_with_invalid_maps_are_rejected(load, name):
     def third(value):
@@ -240,7 +238,6 @@ def test_invalid_classes_are_rejected(load, name):
     says(load, name, "finite", **asking(name, target=torch.full((4, 3), np.nan)))
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", GROUPED)
 def test_invalid_groups_are_rejected(load, name):
     says(load, name, "needs groups of classes", **asking(name, groups=None))
@@ -248,7 +245,6 @@ def test_invalid_groups_are_rejected(load, name):
     says(load, name, "7", **asking(name, groups={"two": [0, 7]}))
 
 
-@pytest.mark.sample(8)
 @pytest.mark.parametrize("name", BOTH)
 def test_functions_and_modules_accept_any_number_type(load, name):
     maps, masks = np.round(MAPS / 2), MASKS.astype(np.float32) * 255
@@ -271,7 +267,6 @@ def test_functions_and_modules_accept_any_number_type(load, name):
         assert directly(name, maps[:0], MASKS[:0]).shape == (0,)
 
 
-@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", BOTH)
 def test_single_and_constant_maps_score_within_range(load, name):
     low, high = load_metric(name).range
@@ -313,7 +308,6 @@ def test_invalid_maps_and_mismatched_inputs_are_rejected(load, name):
     assert load(name).compute(**given(name))[name] == pytest.approx(directly(name).mean(), abs=1e-6)  # still usable
 
 
-@pytest.mark.sample(14)
 @pytest.mark.parametrize("name", BOTH + ASKING)
 def test_unknown_options_and_wrong_types_are_rejected(load, name):
     inputs = asking(name) if name in ASKING else given(name, per_sample=True)
@@ -356,7 +350,6 @@ def test_masks_must_be_binary_and_empty_masks_are_left_out(load, name):
     says(load, name, "all 4 samples are left out: an empty mask", **given(name, masks=np.zeros_like(MASKS)))
 
 
-@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", CURVES)
 def test_curve_metrics_reject_missing_or_invalid_inputs(load, name):
     for labels in (["a"] * 4, [0, 1, np.nan, 2], [0.5] * 4):

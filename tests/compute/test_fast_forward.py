@@ -288,7 +288,6 @@ def test_compiled_copy_keeps_logits_for_any_batch_size(precision):
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 2  # one network per mode
 
 
-@pytest.mark.slow
 def test_compile_rejects_data_dependent_network():
     deciding = Network(lambda net, x: net.norm(net.first(x if float(x.mean()) > 9 else 2 * x)))
     compiled, words = (

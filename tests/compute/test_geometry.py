@@ -68,7 +68,6 @@ def folder(request, tmp_path_factory):
     return str(path)
 
 
-@pytest.mark.slow
 def test_logits_match_processor_and_model(folder):
     processor = AutoImageProcessor.from_pretrained(folder)
     model, classifier = AutoModelForImageClassification.from_pretrained(folder), load_classifier(folder, device="cpu")

@@ -473,7 +473,6 @@ def test_top5_accuracy_matches_sorted_logits(saved, tmp_path):
     assert few.summary["model"]["top5"] is None
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize("names", [None, ["horse", "potted plant"]])
 @pytest.mark.parametrize("target", ["predicted", "contrast:second"])
 def test_predicted_class_is_explained_without_labels(saved, tmp_path, names, target):

@@ -319,7 +319,6 @@ def test_run_resumes_after_a_full_disk(start, tmp_path, monkeypatch):
     assert (start().folder / "records.parquet").read_bytes() == (expected.folder / "records.parquet").read_bytes()
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize(("changes", "words"), [
     ({"explainers": ["gradcam:layer=3"]}, 'must be text or None; got 3; to pass it as text, write layer="3"'),
     ({"explainers": [my_own, my_own.__class__(my_own.__code__, globals(), "my_own")]}, "same name, options and code"),

@@ -367,7 +367,6 @@ def timm_checkpoint(path, architecture="resnet10t", **arguments):
     return path
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [{"in_chans": 10**7}, {"layers": [8_000] * 4}, {"channels": [2**20] * 4}])
 def test_timm_arguments_are_bounded(tmp_path, peak, arguments):
     refusal(timm_checkpoint(tmp_path, **arguments), "in_chans|modules|sum|parameters")
@@ -387,7 +386,6 @@ OUTSIDE = [
 ]
 
 
-@pytest.mark.sample(3)
 @pytest.mark.parametrize(("architecture", "arguments", "words"), OUTSIDE, ids=[f"{a} {b}" for a, b, _ in OUTSIDE])
 def test_timm_config_cannot_access_external_files(tmp_path, monkeypatch, architecture, arguments, words):
     timm = pytest.importorskip("timm")
@@ -455,7 +453,6 @@ def train(shapes, resnet, out):
     return lambda **settings: sb.train(**usual | settings)
 
 
-@pytest.mark.sample(2)
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("name", ["classifier.1.weight", "resnet.embedder.embedder.convolution.weight",
                                   f"{NORM}.running_var"])  # fmt: skip
@@ -475,7 +472,6 @@ def test_non_finite_loss_stops_training_without_output(train, out, monkeypatch):
     assert not list(out.parent.iterdir())
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize("settings", [{"hidden_sizes": [11_600]}, {"depths": [30_000]}, {"num_labels": 10**6},
                                       {"_attn_implementation": "evil/kernel"}], ids=str)  # fmt: skip
 def test_hostile_config_is_rejected_for_training(tmp_path, train, peak, settings):

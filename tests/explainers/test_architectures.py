@@ -131,7 +131,6 @@ OF_ONE_SIZE = {  # and an unsupported image size
 }
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize("network", OF_ONE_SIZE)
 def test_unsupported_image_size_is_rejected(network, explainer_of, map_or_refusal):
     make, side = OF_ONE_SIZE[network]

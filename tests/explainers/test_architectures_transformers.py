@@ -72,7 +72,6 @@ def test_explainers_return_map_or_suggest_alternatives(name, network, classifier
     assert are_maps_of(IMAGES, maps) or way_out
 
 
-@pytest.mark.sample(14)
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("name", OF_ATTENTION)
 def test_attention_explainers_support_every_transformer(name, network, classifier_of):

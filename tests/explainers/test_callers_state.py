@@ -174,7 +174,6 @@ CHECKPOINTS = {
 }
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", CHECKPOINTS)
 def test_checkpointing_changes_no_map(kind, tiny):
     class Checkpointed(tiny):
@@ -224,7 +223,6 @@ def of_a_function(model):
     return model
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize("how", [in_place, of_a_layer, of_a_function])
 def test_compiled_networks_give_eager_maps(how, tiny):
     for explainer in OF_CONVOLUTIONS:

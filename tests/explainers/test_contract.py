@@ -116,7 +116,6 @@ def test_minus_infinity_logits_keep_maps_of_other_classes(name, on, images, expl
     torch.testing.assert_close(infinite, finite, rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.sample(8)
 @pytest.mark.parametrize(
     "name", [name for name in NAMES if name != "rise"]
 )  # maps of these explainers have the sign of the logits
@@ -127,7 +126,6 @@ def test_maps_have_both_signs_where_declared(name, classifier, images, explainer
         assert explainer_of(name, **signed)(classifier, images, target).min() < 0
 
 
-@pytest.mark.sample(8)
 @pytest.mark.parametrize("name", NAMES)
 def test_maps_are_deterministic_and_independent_of_batch_size(name, classifier, explainer_of, error_of):
     images = torch.rand(16, 3, 20, 28, generator=torch.Generator().manual_seed(2))
@@ -185,7 +183,6 @@ def test_passes_are_bounded_and_their_size_changes_no_map(name, images, explaine
     assert error_of(small, expected) <= 1e-5 + step_of(explainer)
 
 
-@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", NAMES)
 def test_explainer_supports_every_target_form(name, classifier, images, explainer_of):
     forms = {

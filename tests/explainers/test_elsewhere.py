@@ -24,7 +24,6 @@ def network():
     ).eval()  # fmt: skip
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_printed_code_gives_same_maps(name, network):
     for package in ("captum", "pytorch_grad_cam"):

@@ -77,7 +77,6 @@ def maps_of(model, explainer, images=IMAGES):
     return load_explainer(explainer)(classifier_of(model.eval()), images, CLASSES)
 
 
-@pytest.mark.sample(4)
 @pytest.mark.parametrize("kind", [Reshaped, Unfolded, ByUnfold, Split])
 @pytest.mark.parametrize("before", [0, 1, 3])
 def test_maps_do_not_depend_on_patch_implementation(kind, before, tiny):

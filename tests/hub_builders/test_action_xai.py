@@ -258,7 +258,6 @@ def test_token_instead_of_variable_name_is_rejected_and_hidden(source, tmp_path,
     assert not list(tmp_path.rglob("made_by.json"))
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize("passing", [429, 503, "slow"])
 def test_busy_server_is_retried(source, server, monkeypatch, passing):
     monkeypatch.setattr(_language_model, "SECONDS", 0.3)

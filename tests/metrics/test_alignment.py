@@ -139,7 +139,6 @@ def test_scores_match_quantus(name, peer, options):
         assert load_metric(name, **options)(one[None], mask[None])[0] == pytest.approx(theirs[0], rel=1e-6)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "peer"), [("miou", "binary_jaccard_index"), ("precision", "binary_precision"),
                                             ("recall", "binary_recall")])  # fmt: skip
 def test_scores_match_torchmetrics(name, peer):

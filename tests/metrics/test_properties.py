@@ -83,7 +83,6 @@ def test_listed_metrics_exist():
     assert {"saliency_miou", "saliency_precision", "saliency_recall"} <= set(NORMALISED)
 
 
-@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", ALIGNMENT)
 @given(MASKS.map(with_both))
 def test_mask_is_the_best_map(name, masks):
@@ -91,7 +90,6 @@ def test_mask_is_the_best_map(name, masks):
     assert (metric(masks, masks) == metric.range[metric.higher_is_better]).all()
 
 
-@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", OF_REGIONS)
 @given(MASKS.map(with_both), MAPS)
 def test_inverse_mask_is_the_worst_map(name, masks, maps):
@@ -104,7 +102,6 @@ def test_inverse_mask_is_the_worst_map(name, masks, maps):
     np.testing.assert_allclose(plain, share, rtol=1e-12)
 
 
-@pytest.mark.sample(2)
 @pytest.mark.parametrize(("name", "options"),
                          [("saliency_pointing_game", {}), ("saliency_pointing_game", {"ties": "any"}),
                           ("saliency_average_precision", {})]
@@ -157,7 +154,6 @@ class Monotone(nn.Module):
         return torch.stack([torch.zeros_like(score), 3 * score + score**3 - 2], dim=1)
 
 
-@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", BY_ORDER)
 @settings(max_examples=25)
 @given(arrays(np.float64, (1, 4, 4), elements=st.integers(-4, 8).map(lambda x: x / 8)), st.permutations(range(16)))

@@ -148,7 +148,6 @@ def literal_entropy(values):
     return -sum(n / values.size * math.log(n / values.size) for n in counts if n)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("form", ["ssim", "spearman", "complexity"])
 def test_scores_of_layers_match_literal_loop(made, form):
     classifier, images = made

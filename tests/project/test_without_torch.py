@@ -106,7 +106,6 @@ def test_run_is_read_equally_without_torch(runs, tmp_path):
     assert {"one.html", "two.html"} < {path.name for path in read[True][2]}
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize("code", [
     "from saliency_bench.cli import main; sys.exit(main(['run', '--dataset', sys.argv[1], '--model', sys.argv[2], "
     "'--explainers', 'gradcam', '--metrics', 'saliency_miou', '--out', sys.argv[3]]))",

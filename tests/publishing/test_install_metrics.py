@@ -159,7 +159,6 @@ def test_command_installs_all_or_named_metrics(cache, capsys):
     assert "did you mean saliency_miou" in said(capsys, ["install-metrics", "saliency_miuo"], 2)
 
 
-@pytest.mark.sample(21)
 @pytest.mark.parametrize("name", registry.names("metrics"))
 def test_metric_files_are_self_contained(name, tmp_path):
     texts = metric_files(name)

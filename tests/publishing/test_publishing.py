@@ -466,7 +466,6 @@ MAY_NOT = {VISITOR: "belongs to saliency-bench", READER: "token.*read", GUEST: "
            FINE: "fine-grained token.*saliency-bench"}  # fmt: skip
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize("user", MAY_NOT, ids=lambda user: user.name)
 def test_missing_write_access_is_reported_before_upload(user, tmp_path):
     with LocalHub(tmp_path, users=(FOUNDER, *MAY_NOT)) as hub:

@@ -31,7 +31,7 @@ def offered(line: str, folder) -> list[str]:
     return [word.strip() for word in answer.read_text().splitlines()]
 
 
-@pytest.mark.sample(4, 4)
+@pytest.mark.sample(8, 0)
 @pytest.mark.parametrize(("line", "words"), [
     ("", set(registry.names("push_scripts")) | {"help"}), ("help tr", {"train"}),
     ("run --explainers ", set(registry.names("explainers"))),

@@ -165,7 +165,6 @@ def nothing_loads(monkeypatch):
 NEEDS_LOADING = ("--split tset",)  # errors that require the dataset
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize(("line", "words"), lines())
 def test_wrong_line_gives_one_error_and_writes_nothing(line, words, prepared, capsys, monkeypatch, request):
     if not any(part in line for part in NEEDS_LOADING):

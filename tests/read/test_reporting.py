@@ -1,6 +1,7 @@
 """Tests of the report of a small run that is generated with functions of the core."""
 
 import json
+import math
 import re
 import shutil
 from html.parser import HTMLParser
@@ -23,7 +24,7 @@ from saliency_bench.compute.examples import choose, save_arrays
 from saliency_bench.read import records
 from saliency_bench.read.analysis.comparison import compare_runs, merge_runs
 from saliency_bench.read.analysis.correlations import metric_agreement
-from saliency_bench.read.analysis.differences import conflicts, differences
+from saliency_bench.read.analysis.differences import conflicts, differences, same
 from saliency_bench.read.analysis.verdict import Verdict
 from saliency_bench.read.cell import CellKey, CellResult, as_json, read_cells
 from saliency_bench.read.finished_run import Run, load_run, read_run
@@ -546,6 +547,13 @@ def test_cards_list_better_and_worse_explainers(folder, tmp_path):
         means = {pair["explainer"]: signed(pair["mean"]) for pair in pairs if pair["metric"] == metric}
         tags = re.findall(r'<b>(\w+)</b> <span class="tag (?:good|bad)">(better|worse)</span> (\S+)', card)
         assert tags == [("gradcam", "better", means["gradcam"]), ("rise", "worse", means["rise"])]
+
+
+@pytest.mark.parametrize("first", [0.0, 1e-9, 3e-5, 0.7, -0.7, 800.0, -800.0, np.nan])
+def test_scores_that_differ_by_rounding_are_equal(first):
+    for second in (first, first * (1 + 9e-6), first * (1 + 11e-6), first + 2e-10, first + 2e-9, -first, np.nan):
+        both_missing = np.isnan(first) and np.isnan(second)
+        assert same(first, second) == (both_missing or math.isclose(first, second, rel_tol=1e-5, abs_tol=1e-9))
 
 
 def test_runs_with_same_cells_are_merged(folder, copied, other, tmp_path):

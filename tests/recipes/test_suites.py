@@ -414,7 +414,6 @@ def test_missing_sources_are_listed_before_start(file, tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("entry", [{"name": "models/mine/last"}, {"name": "./gone"}, {"name": "torchvision:resnet1"}])
 def test_unloadable_models_are_listed_before_start(entry, tmp_path, capsys):
     """Test models that are used directly, and models that are trained first."""

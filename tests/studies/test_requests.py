@@ -85,7 +85,6 @@ def test_total_size_of_pending_bodies_is_limited(server, app):
         connection.close()
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize("sent", [b"", b"G", b"POST /api/join HTTP/1.1\r\nHost: a\r\n"])
 def test_connection_without_a_request_is_closed(server, sent):
     start = time.monotonic()
@@ -95,7 +94,6 @@ def test_connection_without_a_request_is_closed(server, sent):
     assert time.monotonic() - start < 3
 
 
-@pytest.mark.slow
 def test_slow_headers_on_a_reused_connection_are_closed(server):
     with socket.create_connection(server) as connection:
         connection.sendall(b"GET /api/about HTTP/1.1\r\nHost: a\r\n\r\n")

@@ -77,7 +77,6 @@ def test_later_answers_are_revisions(study):
     assert (study.answers(unit="v"), study.answered("p-a")) == ([], ["u"])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "table",
     [study_tables.studies, study_tables.people, study_tables.assignments, study_tables.answers, study_tables.reviews],
@@ -309,7 +308,6 @@ def test_reading_a_locked_table_times_out(request):
                 study.person("key")
 
 
-@pytest.mark.slow
 def test_concurrent_saves_store_each_answer_once(study):
     """Use eight threads in which each request is sent three times, and one person has two tabs."""
 

@@ -186,7 +186,6 @@ PAIRS = {
 }
 
 
-@pytest.mark.sample(4)
 @pytest.mark.parametrize(("one", "other"), PAIRS.values(), ids=PAIRS)
 def test_version_covers_values_stored_in_function(one, other):
     for way in (holding, defaulting, lambda thing: partial(holding(0), thing)):
