@@ -269,9 +269,9 @@ def test_renamed_copy_names_the_original(tmp_path):
 
     Their scores equal the scores of the original, apart from the differences that another machine may cause.
     """
-    shuffled = np.random.default_rng(0).permutation(60)
-    write(tmp_path, {"hers@1": GOOD, "gradcam": GOOD, "flat@1": np.zeros(60)}, "ada")
-    copied = {"his@2": GOOD[shuffled] * (1 + 5e-6), "flat@2": np.zeros(60)}
+    shuffled, flat = np.random.default_rng(0).permutation(60), np.array([np.nan] + [0.0] * 59)
+    write(tmp_path, {"hers@1": GOOD, "gradcam": GOOD, "flat@1": flat}, "ada")
+    copied = {"his@2": GOOD[shuffled] * (1 + 5e-6), "flat@2": flat[shuffled]}
     submission(copied, "mallory", [IDS[place] for place in shuffled]).write(tmp_path)
     write(tmp_path, {"near@1": GOOD - 1e-4}, "bob")
     rows = {(row.cell.explainer, row.submitters): row.same_as for row in sb.load_results(tmp_path).rows}

@@ -229,9 +229,10 @@ def test_csv_contains_all_columns_and_no_formula():
 
 
 def test_latex_table_escapes_texts():
-    text = export.as_tex([STRANGE, row("random", -0.25)], "http://here/?a=b\n\\input{x}")
+    text = export.as_tex([STRANGE, row("random", -0.25), row("rise", 0.1)], "http://here/?a=b\n\\input{x}")
     assert r"=1+1 \& 50\% of \{x\}\_y \textbackslash{} é & \textbf{0.500} & [0.400, 0.600] & 60 & 1--3 \\" in text
     assert r"\textit{random} & $-$0.250 & [$-$0.350, $-$0.150] & 60 & run by the board \\" in text
+    assert r"rise & 0.100 & [0.000, 0.200] & 60 & run by the board \\" in text
     assert r"\multicolumn{5}{l}{miou, pets, net $\uparrow$} \\" in text
     assert [line for line in text.splitlines() if "input" in line] == ["% http://here/?a=b \\input{x}"]
     assert text.count("\n\\midrule") == 2

@@ -417,6 +417,9 @@ def test_mean_average_precision_matches_scikit_learn():
         assert found.n == 40
         assert average_precision(given, truth) == pytest.approx(expected)
     assert np.isnan(average_precision(scores, np.zeros_like(truth)))
+    rare = np.arange(40)[:, None] < [20, 1, 0]  # class 1 is missing from many draws, and class 2 from all
+    found = mean_average_precision(rare.astype(float), rare, np.arange(40), 0)
+    assert (found.value, found.low, found.high) == (1, 1, 1)
 
 
 def test_multi_label_loss_ignores_minus_infinity():

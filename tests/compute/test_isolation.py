@@ -121,6 +121,12 @@ def test_probe_detects_and_restores_changed_network(sabotage, classifier):
     assert classifier.passes >= passes
 
 
+def test_probe_detects_changed_gradients_of_large_images(classifier):
+    probe = Probe(classifier, F.interpolate(IMAGES, size=(128, 128)))
+    SABOTEURS["backward hook"](classifier)
+    assert probe.differs()
+
+
 @pytest.mark.usefixtures("put_back")
 @pytest.mark.parametrize("sabotage", LASTING.values(), ids=LASTING)
 def test_probe_rejects_changes_of_torch_itself(sabotage, classifier):

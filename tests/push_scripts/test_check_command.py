@@ -102,7 +102,10 @@ def test_python_calls_match_the_commands(run, tmp_path, capsys):
     expected = dict(zip(("low", "value", "high"), ends(run, "random"), strict=True))
     assert alone["requirements"][0].items() >= (expected | {"n": 60, "verdict": "failed", "against": None}).items()
     assert alone["passed"] is False
-    assert plain(sb.power(run, difference=0.02)) == shown("power", "--run", str(run), "--difference", "0.02")["needed"]
+    line = ["power", "--run", str(run), "--difference", "0.02"]
+    assert plain(sb.power(run, difference=0.02)) == shown(*line)["needed"]
+    strict = sb.power(run, difference=0.02, power=0.95, single=True)
+    assert plain(strict) == shown(*line, "--power", "0.95", "--single")["needed"] != shown(*line)["needed"]
     words = ("--spread", "0.2", "--difference", "0.05", "--cluster-size", "6", "--correlation", "0.3")
     assumed = sb.power(spread=0.2, difference=0.05, cluster_size=6, correlation=0.3)
     (needed,) = shown("power", *words)["needed"]

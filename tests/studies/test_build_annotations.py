@@ -41,6 +41,7 @@ def test_build_uses_consensus_masks_of_a_study(case, tmp_path):
     shown = annotating.images.shown(first)
     random = np.random.default_rng(0)
     masks = [random.random((shown.height, shown.width)) > 0.5 for _ in range(3)]
+    masks.append(masks[0])  # equal masks of two people are two votes
     for index, mask in enumerate(masks):
         annotating.study.record(
             f"p-{index}", first, f"r{index}", {"kind": "mask"}, mask=mask, image_sha256=shown.sha256
