@@ -58,6 +58,11 @@ def with_no_grad(classifier):
         inner(classifier).fc.weight.mul_(2)
 
 
+def doubles_gradient(module, inputs, output):
+    if output.requires_grad:
+        output.register_hook(lambda gradient: 2 * gradient)
+
+
 SABOTEURS = {
     "in place": with_no_grad,
     "through data": lambda c: inner(c).fc.weight.data.add_(1),
@@ -70,6 +75,7 @@ SABOTEURS = {
     "plain attribute": lambda c: setattr(inner(c), "scale", 0.1),
     "forward hook": lambda c: inner(c).layer1[0].register_forward_hook(lambda m, i, o: 0 * o),
     "backward hook": lambda c: inner(c).fc.register_full_backward_hook(lambda m, i, o: tuple(2 * x for x in i)),
+    "gradient of an output": lambda c: inner(c).layer1[0].register_forward_hook(doubles_gradient),
     "module": lambda c: setattr(inner(c), "drop", nn.Flatten(0)),
     "module inside": lambda c: inner(c).layer1.__setitem__(2, nn.GELU()),
     "method": lambda c: setattr(inner(c).fc, "forward", lambda x: x[:, :3]),
@@ -123,7 +129,7 @@ def test_probe_detects_and_restores_changed_network(sabotage, classifier):
 
 def test_probe_detects_changed_gradients_of_large_images(classifier):
     probe = Probe(classifier, F.interpolate(IMAGES, size=(128, 128)))
-    SABOTEURS["backward hook"](classifier)
+    SABOTEURS["gradient of an output"](classifier)
     assert probe.differs()
 
 
