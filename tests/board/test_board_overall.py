@@ -150,6 +150,20 @@ def test_datasets_weigh_the_same_whatever_their_size():
     assert (of(found, "own").rank, of(found, "other").rank) == ((1, 1), (2, 2))
 
 
+def test_samples_without_any_score_do_not_change_weights():
+    """Test a method that is worse by 0.05 on 50 samples, and better by 0.3 on 60 of 6,000 samples.
+
+    The other samples have no score, for example because they have no mask, so the method is better overall.
+    """
+    lines = {"own": (0.55, 0.6), "other": (0.6, 0.3), "random": (0.1, 0.1)}
+    rows = {name: {"few": drawn(few, 50), "many": drawn(many, 6000)} for name, (few, many) in lines.items()}
+    for own in rows.values():
+        own["many"].scores[60:] = np.nan
+    found = overall(rows, ["few", "many"], BASELINES, True)
+    assert of(found, "own").value > of(found, "other").value
+    assert (of(found, "own").rank, of(found, "other").rank) == ((1, 1), (2, 2))
+
+
 def test_only_methods_run_on_the_whole_core_are_ranked():
     core = ["a", "b"]
     full = {"a": drawn(0.5), "b": drawn(0.5)}

@@ -5,6 +5,7 @@ import io
 import re
 from dataclasses import replace
 from itertools import product
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from saliency_bench import registry
 from saliency_bench.board.known import CHECKED, CLAIMED, HIDDEN, RUN
 from saliency_bench.board.view import board_plots, export
+from saliency_bench.board.view.board_page import TRACK, _tracks
 from saliency_bench.board.view.matrix import is_official, matrix
 from saliency_bench.board.view.row_groups import PER_PAGE, choices, chosen, grouped, only_known, page_of
 from saliency_bench.board.view.rows import FAMILIES, ShownRow, amount, family_of, short
@@ -287,6 +289,16 @@ def test_plot_axes_point_towards_better():
     assert good.across[0] < good.x < good.across[1]
     assert all(plot.left <= one.x <= plot.right and plot.top <= one.y <= plot.bottom for one in plot.dots)
     assert board_plots.scatter(rows, "saliency_miou", "saliency_road") is None
+
+
+def test_interval_beside_a_score_may_end_at_zero():
+    """Test the positions of three intervals on an axis from -0.2 to 0.5, whose ends are 4 pixels from the border."""
+    ends = {"a": (0.0, 0.1, 0.25), "b": (0.3, 0.4, 0.5), "c": (-0.2, -0.1, 0.0), "d": (None, 0.15, None)}
+    rows = [row(name, value, low=low, high=high) for name, (low, value, high) in ends.items()]
+    tracks = {one.explainer: track for one, track in _tracks(SimpleNamespace(rows=rows, baselines=[]))}
+    for name, (low, value, high) in ends.items():
+        expected = [value if end is None else end for end in (low, value, high)]
+        assert tracks[name] == pytest.approx([4 + (end + 0.2) / 0.7 * (TRACK - 8) for end in expected], abs=0.06)
 
 
 def test_cost_axis_is_logarithmic_and_of_one_device():

@@ -91,7 +91,8 @@ def test_voc_2007_builds_masks_from_boxes(tmp_path):
     assert samples["000001:cat"]["labels"] == ["cat", "person"]
     (remark,) = log.remarks
     assert remark["text"] == "object 'unicorn' is not one of the 20 classes and is left out"
-    refused(r"VOC2007 is not VOC2012", built_by, voc_val, root)
+    for folder in (root, source):
+        refused(r"VOC2007 is not VOC2012", built_by, voc_val, folder)
     refused(r"year must be 2012 or 2007", built_by, voc_val, source, year=2010)
     for name in ("train", "val"):  # only the archive of the test images
         (root / f"ImageSets/Main/{name}.txt").unlink()

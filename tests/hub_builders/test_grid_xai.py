@@ -50,7 +50,7 @@ def test_grid_cells_show_distinct_confident_classes(shapes, fitted, grids):
     classifier = sb.load_classifier(str(fitted), device="cpu")
     by_id = {row["image_id"]: row for row in source}
     assert len(rows) >= 3
-    used = Counter()
+    used, places = Counter(), set()
     for row in rows:
         ids, labels = row["images_of_cells"].split(", "), row["labels_of_cells"].split(", ")
         used.update(ids)
@@ -66,7 +66,9 @@ def test_grid_cells_show_distinct_confident_classes(shapes, fitted, grids):
             box = np.s_[cell // 2 * 32 : cell // 2 * 32 + 32, cell % 2 * 32 : cell % 2 * 32 + 32]
             np.testing.assert_allclose(pixels[box] / 255, image.permute(1, 2, 0), atol=0.5 / 255 + 1e-6)
             assert mask[box].all() == mask[box].any() == (labels[cell] == rows.features["label"].int2str(row["label"]))
+        places.add(labels.index(rows.features["label"].int2str(row["label"])))
     assert max(used.values()) == 1
+    assert max(places) > 1, "the target class may be in any row"
 
 
 def test_ids_and_fingerprint_contain_the_choosing_model(shapes, resnet, grids, tmp_path):

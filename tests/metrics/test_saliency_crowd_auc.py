@@ -15,7 +15,8 @@ from saliency_bench.metrics.saliency_crowd_auc.score import saliency_crowd_auc
 from saliency_bench.read.statistics.exposures import EXPOSURES, SHOWN, area
 
 NEVER = float("nan")
-FIRST = st.lists(st.sampled_from([*SHOWN, NEVER]), min_size=1, max_size=30)
+BETWEEN = st.integers(1, 1000).map(lambda number: number / 1000)
+FIRST = st.lists(st.sampled_from([*SHOWN, NEVER]) | BETWEEN, min_size=1, max_size=30)
 
 
 def literal(first_right, exposures):

@@ -10,6 +10,7 @@ from saliency_bench.compute.loaded import identity_of
 from saliency_bench.compute.loading.load import load
 from saliency_bench.compute.python_objects import describe
 from saliency_bench.read.identity import CellIds, Identity
+from saliency_bench.read.manifest import differing_settings
 from saliency_bench.spec import RunSpec
 
 EXPLAINER = ("rise", '{"masks": 20, "p": 0.5}', 1)
@@ -42,6 +43,7 @@ def test_identity_field_changes_ids_of_dependent_metrics(entry):
     base = HAND_MADE.model_copy(update={"target": "contrast:second"})
     changed = base.model_copy(update={entry: OTHER[entry]})
     assert changed.cell_id(EXPLAINER, METRIC, EVERYTHING) != base.cell_id(EXPLAINER, METRIC, EVERYTHING)
+    assert len(differing_settings(base, changed)) == len(differing_settings(changed, base)) >= 1
     for need in EVERYTHING:
         same = changed.cell_id(EXPLAINER, METRIC, (need,)) == base.cell_id(EXPLAINER, METRIC, (need,))
         assert same == (ASKED.get(entry, need) != need), need
