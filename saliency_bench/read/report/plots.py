@@ -414,11 +414,10 @@ def _whiskers(
         y = np.arange(len(rows)) + 0.2 * index
         axes.errorbar(value, y, xerr=[value - low, high - value], fmt="o", markersize=3, label=name)
     axes.set_yticks(np.arange(len(rows)), [label for label, _ in rows])
-    low, high = limits
-    if low < 0:
+    if limits[0] < 0:
         axes.axvline(0, color="0.7", linewidth=0.8)
-    margin = 0.025 * (high - low)
-    axes.set(xlim=(low - margin, high + margin), ylim=(len(rows) - 0.3, -0.5), xlabel=title)
+    margin = 0.025 * (limits[1] - limits[0])
+    axes.set(xlim=(limits[0] - margin, limits[1] + margin), ylim=(len(rows) - 0.3, -0.5), xlabel=title)
     axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=len(names))
     return figure
 
