@@ -153,6 +153,7 @@ def test_enlarge_matches_torch_interpolation(small, side):
         )[0, 0]
         assert ours.dtype == torch.float32
         torch.testing.assert_close(ours.double(), theirs, rtol=1e-6, atol=step / 2**9)
+    assert torch.equal(enlarge(cells, cells[:, None]), cells), "a map of the size of the image is not rounded"
 
 
 def test_rounding_noise_does_not_change_pixel_order():
