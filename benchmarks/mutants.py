@@ -7,9 +7,9 @@ example:
 A mutant is the code with one change, in a line that tests execute: another operator, comparison, number or condition,
 an element of a tuple or a keyword argument that is removed, or a statement that is skipped. The tests that execute the
 line (according to `.coverage`) are run, most specific first, until one fails. A mutant that no test detects survives
-and is printed. Mutants are drawn with a seed from the files in `--folders` of this checkout.
-Coverage does not include tests that run the package in another process, so the true share of detected mutants is
-higher. The exit code is 0.
+and is printed. Mutants are drawn with a seed from the files in `--folders` of this checkout. Coverage does not include
+tests that run the package in another process, or tests that use a fixture after another test has created it, so the
+true share of detected mutants is higher. The exit code is 0.
 
 With `--table`, all tests that execute a mutant are run, and each failing test is a row of the table; a surviving mutant
 has one row without a test. `--again` repeats the mutants in such a table with other tests. Their coverage must be
@@ -54,7 +54,7 @@ IMPORTED = ["torch", "datasets", "transformers", "evaluate", "pytest", "hypothes
 
 
 def _statements(tree: ast.Module) -> list[tuple[ast.stmt, list[ast.AST]]]:
-    """Return each statement with its expressions, without those of statements inside it."""
+    """Return each statement and the expressions that belong to it, but not to a statement inside it."""
     pairs = []
     for statement in ast.walk(tree):
         if isinstance(statement, ast.stmt):
@@ -85,7 +85,7 @@ def _changes(node: ast.AST, at: Callable[[ast.AST], tuple[int, int]]) -> list[tu
         word = " or " if isinstance(node.op, ast.And) else " and "
         changes = [(at(node.values[0])[1], at(node.values[1])[0], word)]
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        changes = [(at(node)[0], at(node.operand)[0], "")]
+        changes = [(at(node)[0], at(node.operand)[0], " ")]
     elif isinstance(node, ast.Constant) and type(node.value) in (int, float, bool):
         changes = [(*at(node), repr(not node.value) if type(node.value) is bool else repr(node.value + 1))]
     elif isinstance(node, ast.Name) and node.id in NAMES:
