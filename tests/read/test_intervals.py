@@ -298,7 +298,8 @@ def test_bootstrap_skips_undefined_draws():
     def first_alone(weights):
         return np.where(weights[:, 0] > 0, 1.0, np.nan)
 
-    assert cluster_bootstrap(first_alone, np.arange(12))[:3] == (1, 1, 1)
+    estimate = cluster_bootstrap(first_alone, np.arange(12))
+    assert (*estimate[:3], estimate.freedom) == (1, 1, 1, 11)
 
 
 def test_out_of_range_score_is_rejected_beyond_rounding():
