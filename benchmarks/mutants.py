@@ -7,9 +7,10 @@ example:
 A mutant is the code with one change, in a line that tests execute: another operator, comparison, number or condition,
 an element of a tuple or a keyword argument that is removed, or a statement that is skipped. The tests that execute the
 line (according to `.coverage`) are run, most specific first, until one fails. A mutant that no test detects survives
-and is printed. Mutants are drawn with a seed from the files in `--folders` of this checkout. Coverage does not include
-tests that run the package in another process, or tests that use a fixture after another test has created it, so the
-true share of detected mutants is higher. The exit code is 0.
+and is printed. Mutants are drawn with a seed from the files in `--folders` of this checkout. The exit code is 0.
+
+Coverage does not include tests that run the package in another process, and it counts a shared fixture only for the
+test that creates it. The true share of detected mutants is therefore higher.
 
 With `--table`, all tests that execute a mutant are run, and each failing test is a row of the table; a surviving mutant
 has one row without a test. `--again` repeats the mutants in such a table with other tests. Their coverage must be
@@ -103,7 +104,7 @@ def _changes(node: ast.AST, at: Callable[[ast.AST], tuple[int, int]]) -> list[tu
 
 
 def _skipped(statement: ast.stmt, at: Callable[[ast.AST], tuple[int, int]]) -> list[tuple[int, int, str]]:
-    """Return the changes that skip a statement, or that fix the condition of one."""
+    """Return the changes that skip a statement, or that make its condition always true or always false."""
     if isinstance(statement, ast.If):
         return [(*at(statement.test), "True"), (*at(statement.test), "False")]
     called = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)

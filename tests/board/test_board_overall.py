@@ -155,8 +155,8 @@ def test_samples_without_any_score_do_not_change_weights():
 
     The other samples have no score, for example because they have no mask, so the method is better overall.
     """
-    lines = {"own": (0.55, 0.6), "other": (0.6, 0.3), "random": (0.1, 0.1)}
-    rows = {name: {"few": drawn(few, 50), "many": drawn(many, 6000)} for name, (few, many) in lines.items()}
+    levels = {"own": (0.55, 0.6), "other": (0.6, 0.3), "random": (0.1, 0.1)}
+    rows = {name: {"few": drawn(few, 50), "many": drawn(many, 6000)} for name, (few, many) in levels.items()}
     for own in rows.values():
         own["many"].scores[60:] = np.nan
     found = overall(rows, ["few", "many"], BASELINES, True)

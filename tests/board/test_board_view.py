@@ -292,7 +292,7 @@ def test_plot_axes_point_towards_better():
 
 
 def test_interval_beside_a_score_may_end_at_zero():
-    """Test the positions of three intervals on an axis from -0.2 to 0.5, whose ends are 4 pixels from the border."""
+    """Compare positions in pixels. The axis runs from -0.2 to 0.5 and has a margin of 4 pixels on each side."""
     ends = {"a": (0.0, 0.1, 0.25), "b": (0.3, 0.4, 0.5), "c": (-0.2, -0.1, 0.0), "d": (None, 0.15, None)}
     rows = [row(name, value, low=low, high=high) for name, (low, value, high) in ends.items()]
     tracks = {one.explainer: track for one, track in _tracks(SimpleNamespace(rows=rows, baselines=[]))}

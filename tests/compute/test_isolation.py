@@ -128,6 +128,7 @@ def test_probe_detects_and_restores_changed_network(sabotage, classifier):
 
 
 def test_probe_detects_changed_gradients_of_large_images(classifier):
+    """The tolerance must not grow with the number of pixels."""
     probe = Probe(classifier, F.interpolate(IMAGES, size=(128, 128)))
     SABOTEURS["gradient of an output"](classifier)
     assert probe.differs()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from matplotlib.collections import LineCollection
 from matplotlib.patches import StepPatch
-from test_reporting import METHODS, METRICS, change_summary, make_run
+from test_reporting import METHODS, METRICS, make_other_run, make_run
 
 from saliency_bench.read.analysis.comparison import compare_runs
 from saliency_bench.read.analysis.tables import Findings
@@ -32,7 +32,7 @@ MORE = {"bound": 0.5, "questions": ["q", "r"], "scale": ["bad", "poor", "fair", 
 
 
 def drawn(figure, axis: int) -> list[tuple]:
-    """Return (value, low, high) of each dot with an interval, after checking that the dots lie inside the axes."""
+    """Return (value, low, high) of each dot with an interval, after checking that the intervals lie inside the axes."""
     found = []
     for axes in figure.axes:
         limits = sorted((axes.get_xlim, axes.get_ylim)[axis]())
@@ -84,11 +84,10 @@ def test_plot_of_peekaboom_shows_accuracies_and_counts():
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Two runs over the same images with different networks."""
+    """Return two runs that use the same images and different networks."""
     first, second = (tmp_path_factory.mktemp(name) for name in ("first", "second"))
     make_run(first, pictures=False)
-    make_run(second, methods=METHODS | {"gradcam": 0.8}, seed=1, pictures=False)
-    change_summary(second, lambda summary: (summary.update(seed=1), summary["model"].update(digest="d2")))
+    make_other_run(second, methods=METHODS | {"gradcam": 0.8})
     return read_run(first), read_run(second)
 
 

@@ -393,7 +393,11 @@ def test_page_shows_several_runs_side_by_side(folder, tmp_path):
 @pytest.fixture(scope="module")
 def other(tmp_path_factory) -> Path:
     """Create another run over the same samples, with another model and another seed."""
-    folder = make_run(tmp_path_factory.mktemp("other"), seed=1, pictures=False)
+    return make_other_run(tmp_path_factory.mktemp("other"))
+
+
+def make_other_run(folder: Path, **options) -> Path:
+    make_run(folder, seed=1, pictures=False, **options)
     change_summary(folder, lambda summary: (summary.update(seed=1), summary["model"].update(digest="d2")))
     return folder
 
@@ -538,8 +542,7 @@ def test_page_shows_run_differences(folder, other, tmp_path):
 
 
 def test_cards_list_better_and_worse_explainers(folder, tmp_path):
-    second = make_run(tmp_path / "second", methods=METHODS | {"gradcam": 0.8, "rise": 0.2}, seed=1, pictures=False)
-    change_summary(second, lambda summary: (summary.update(seed=1), summary["model"].update(digest="d2")))
+    second = make_other_run(tmp_path / "second", methods=METHODS | {"gradcam": 0.8, "rise": 0.2})
     pairs = differences(read_run(folder), read_run(second))
     page = report([folder, second], tmp_path / "page.html").read_text(encoding="utf-8")
     cards = page[page.index('<ul class="cards">') : page.index("</ul>")].split("<li ")[1:]

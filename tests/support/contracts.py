@@ -78,8 +78,7 @@ def check(kind: str, name: str) -> None:
 def variants(item: Explainer | Metric) -> Iterator[tuple[str, object, Explainer | Metric]]:
     """Yield (option, value, variant of the item) for up to three values of each option other than the default.
 
-    Options whose default is None or a list are skipped. Values that are invalid with the defaults of the other options
-    are skipped too.
+    Skip options whose default is None or a list, and values that are valid only together with other options.
     """
     load = load_metric if isinstance(item, Metric) else load_explainer
     for option, value in item.options:
