@@ -43,12 +43,22 @@ AREAS = {
 
 
 def pytest_ignore_collect(collection_path, config):
-    """Skip files without the test that `-k test_name` names, because importing all files takes half a minute."""
-    keyword = config.getoption("keyword")
-    if not re.fullmatch(r"test_\w+", keyword) or not (collection_path.is_dir() or collection_path.suffix == ".py"):
+    """Skip files without the selected tests, because importing all files takes half a minute.
+
+    `-k test_name` needs a file with this name, and `-m "slow and not thorough"` a file with marks of slow tests.
+    """
+    keyword, marks = config.getoption("keyword"), config.getoption("markexpr")
+    if re.fullmatch(r"test_\w+", keyword):
+        wanted = re.escape(keyword)
+    elif re.fullmatch(r"(slow|thorough)( and (not )?\w+)*", marks):
+        wanted = r"mark\.(slow|thorough|sample)\b"
+    else:
+        return None
+    if not collection_path.is_dir() and collection_path.suffix != ".py":
         return None
     files = collection_path.rglob("test_*.py") if collection_path.is_dir() else [collection_path]
-    return None if any(keyword in file.name or keyword in file.read_text(encoding="utf-8") for file in files) else True
+    contain = (re.search(wanted, f"{file.name} {file.read_text(encoding='utf-8')}") for file in files)
+    return None if any(contain) else True
 
 
 @pytest.hookimpl(tryfirst=True)
