@@ -89,6 +89,8 @@ def test_resumed_training_gives_the_same_weights(trained, shapes, tmp_path, monk
         go(shapes, tmp_path / "tiny")
     assert not (tmp_path / "tiny").exists()
     refused("--out", go, shapes, tmp_path / "tiny", epochs=4)
+    other = ResNetConfig(**CONFIG | {"hidden_act": "gelu"})
+    refused("training run with different settings", go, shapes, tmp_path / "tiny", model=other)
     go(shapes, tmp_path / "tiny")
     assert len(calls) == 4  # only the third epoch is repeated
     assert equal(weights(trained), weights(tmp_path / "tiny"))
@@ -136,7 +138,10 @@ def test_pretrained_weights_get_a_new_head(trained, shapes, tmp_path):
 
 
 def test_config_file_starts_from_random_weights(trained, shapes, tmp_path):
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
     out = go(shapes, tmp_path / "tiny", model=str(trained / "config.json"), epochs=1)
+    assert torch.equal(torch.get_rng_state(), before)
     assert sb.load_classifier(out, device="cpu").labels == sb.load_dataset(shapes).features["label"].names
 
 
@@ -146,6 +151,8 @@ def test_config_file_starts_from_random_weights(trained, shapes, tmp_path):
     ({"size": 15}, "--size 15"),
     ({"model": "torchvision:resnet18"}, "cannot be saved"),
     ({"precision": "fp16"}, "precision 'fp16'; .*bf16"),
+    ({"activation": "sigmoid"}, "has no column `labels`"),
+    ({"activation": "sigmoit"}, "did you mean sigmoid"),
 ])  # fmt: skip
 def test_invalid_settings_are_rejected_before_writing(changes, words, shapes, tmp_path):
     settings = {"dataset": str(shapes), "model": ResNetConfig(**CONFIG), "epochs": 1, "size": 32, "device": "cpu"}
@@ -160,21 +167,6 @@ def test_folders_with_other_content_are_rejected(trained, shapes, tmp_path):
             model=str(tmp_path / "bare"))  # fmt: skip
     assert not (tmp_path / "x").exists()
     refused("not empty", go, shapes, tmp_path / "bare")
-
-
-def test_training_state_of_other_network_is_rejected(shapes, tmp_path, monkeypatch):
-    stop_at(monkeypatch, 2)
-    with pytest.raises(KeyboardInterrupt):
-        go(shapes, tmp_path / "tiny")
-    other = ResNetConfig(**CONFIG | {"hidden_act": "gelu"})
-    refused("training run with different settings", go, shapes, tmp_path / "tiny", model=other)
-
-
-def test_training_keeps_random_state(shapes, tmp_path):
-    torch.manual_seed(3)
-    before = torch.get_rng_state()
-    go(shapes, tmp_path / "tiny", epochs=1, limit=32)
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_restart_of_finished_training_writes_nothing(trained, shapes, capsys):
@@ -275,13 +267,6 @@ def test_loss_matches_literal_formulas():
     assert float(loss_of(logits, torch.tensor([0, 1]))) == pytest.approx(
         np.mean([np.log(np.exp(row).sum()) - row[label] for row, label in zip(logits.numpy(), (0, 1), strict=True)])
     )
-
-
-def test_sigmoid_training_needs_labels_column(shapes, tmp_path):
-    options = {"dataset": str(shapes), "model": ResNetConfig(**CONFIG), "out": tmp_path / "out", "size": 32}
-    for activation, words in (("sigmoid", "has no column `labels`"), ("sigmoit", "did you mean sigmoid")):
-        refused(words, sb.train, **options, activation=activation, progress=False)
-    assert not (tmp_path / "out").exists()
 
 
 # Small versions of the checkpoints that the papers use. They are fine-tuned, saved, and explained in a run.
