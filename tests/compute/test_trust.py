@@ -172,7 +172,6 @@ def test_checkpoint_file_error_suggests_its_folder(folder, name):
 
 LABELS = {str(index): "x" for index in range(1000)}
 HUGE = [  # settings that request more than the weights contain
-    ({"num_labels": 200_000, "id2label": None, "label2id": None}, "num_labels.*200000"),
     ({"num_labels": 200_000}, "num_labels.*200000"),
     ({"text_config": {"num_labels": 200_000}}, "num_labels.*200000"),
     ({"depths": [30_000]}, "modules"),
@@ -185,7 +184,6 @@ HUGE = [  # settings that request more than the weights contain
 ]
 FETCHED = [  # settings with which transformers would download code or other models
     {"_attn_implementation": "evil/kernel"},
-    {"attn_implementation": "evil/kernel:fn"},
     {"attn_implementation": {"": "eager", "vision_config": "evil/kernel"}},
     {"vision_config": {"_attn_implementation": "evil/kernel"}},
     {"_attn_implementation_internal": "evil/kernel"},
@@ -195,38 +193,26 @@ FETCHED = [  # settings with which transformers would download code or other mod
     {"use_kernels": True},
     {"kernel_config": {"RMSNorm": "evil/kernel:fn"}},
     {"quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True}},
-    {"vision_config": {"quantization_config": {"quant_method": "x"}}},
-    {"backbone": "hf-hub:evil/model"},
     {"vision_config": {"backbone": "evil/model"}},
     {"use_pretrained_backbone": True},
     {"configuration_files": ["config.4.0.0.json"]},
 ]
 SQUASH = [  # settings of the image processor
     ({"size": {"height": 100_000, "width": 100_000}}, "100000"),
-    ({"size": {"height": -1, "width": 32}}, "-1"),
     ({"size": {"height": 0, "width": 32}}, "0"),
-    ({"size": {"height": "32", "width": "big"}}, "."),
     ({"size": {}}, "."),
-    ({"size": 10**9}, "."),
     ({"do_center_crop": True, "crop_size": {"height": 10**6, "width": 10**6}}, "."),
     ({"image_mean": "grey"}, "grey"),
     ({"image_mean": [0.5, 0.5]}, "."),
     ({"image_mean": [0.5, 0.5, float("nan")]}, "nan"),
-    ({"image_mean": None}, "."),
     ({"image_std": [0.5, 0, 0.5]}, "0"),
-    ({"image_std": [0.5, -1, 0.5]}, "-1"),
-    ({"image_std": [[0.5] * 3] * 3}, "."),
     ({"image_std": {"red": 1}}, "."),
     ({"rescale_factor": 1e30}, "."),
     ({"rescale_factor": float("nan")}, "."),
-    ({"rescale_factor": "one"}, "."),
     ({"resample": 99}, "."),
-    ({"resample": "cubic"}, "."),
-    ({"do_pad": True, "pad_size": {"height": 64, "width": 64}}, "."),
     ({"image_processor_type": 7}, "."),
     ({"image_processor_type": "NoSuchProcessor"}, "."),
     ({"do_pad": True, "pad_size": {"height": 6000, "width": 6000}}, "pads|pixels"),
-    ({"do_pad": True}, "pads|pixels"),
     ({"size": {"height": 4096, "width": 4096}}, "pads|pixels"),
     ({"do_center_crop": True, "crop_size": {"height": 4096, "width": 4096}}, "pads|pixels"),
     # a long value is truncated
@@ -298,10 +284,11 @@ NORM = "resnet.embedder.embedder.normalization"
 ADAPTER = json.dumps({"base_model_name_or_path": "evil/model"})
 FAULTS = [
     *((partial(special, name, kind), rf"{name} is not a readable file")
-      for name in (*JSON, "model.safetensors") for kind in ("pipe", "device", "folder", "broken link")),
+      for name, kind in zip((*JSON, "model.safetensors", JSON[0]), ("pipe", "device", "folder", "broken link"),
+                            strict=True)),
     *((partial(enlarged, name), rf"{name}.*MB") for name in JSON),
     *((lambda folder, name=name, text=text: (folder / name).write_text(text), ".")
-      for name in JSON for text in ("[]", "{", "null", '"text"', "\x00")),
+      for name, texts in zip(JSON, (("[]", "\x00"), ("null", '"text"', "{")), strict=True) for text in texts),
     *((partial(indexed, place), r"model\.safetensors\.index\.json names")
       for place in ("../elsewhere.safetensors", "/elsewhere.safetensors", "pipe", 7)),
     *((partial(spoil, name=name, value=value), rf"NaN or infinite weights \({re.escape(name)}\)")
@@ -376,10 +363,8 @@ def test_timm_arguments_are_bounded(tmp_path, peak, arguments):
 OUTSIDE = [
     ("local-dir:/somewhere/else", {}, "architecture.*local-dir"),
     ("hf-hub:evil/model", {}, "architecture.*hf-hub"),
-    ("hf_hub:evil/model", {}, "architecture"),
     ("resnet10t", {"checkpoint_path": "weights.pth"}, "checkpoint_path"),
     ("resnet10t", {"pretrained": True}, "pretrained"),
-    ("resnet10t", {"pretrained_cfg_overlay": {"file": "weights.pth"}}, "pretrained_cfg_overlay"),
     ("resnet10t", {"cache_dir": "x"}, "cache_dir"),
     ("resnet10t", {"act_layer": "/etc/passwd"}, "act_layer"),
     ("resnet10t", {"block_args": {"file": "https://evil"}}, "file"),
@@ -453,9 +438,10 @@ def train(shapes, resnet, out):
     return lambda **settings: sb.train(**usual | settings)
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-@pytest.mark.parametrize("name", ["classifier.1.weight", "resnet.embedder.embedder.convolution.weight",
-                                  f"{NORM}.running_var"])  # fmt: skip
+@pytest.mark.parametrize(("name", "value"), [
+    ("classifier.1.weight", np.nan), ("resnet.embedder.embedder.convolution.weight", np.inf),
+    (f"{NORM}.running_var", np.nan),
+])  # fmt: skip
 def test_training_rejects_non_finite_weights(tmp_path, train, out, resnet, name, value):
     folder = shutil.copytree(resnet, tmp_path / "model")
     spoil(folder, name, value)
