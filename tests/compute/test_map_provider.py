@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from refusals import refused
+from small_networks import gradient
 from torch import nn
 
 from saliency_bench import load_classifier, run
@@ -144,18 +145,6 @@ def test_explainer_errors_are_wrapped_and_user_errors_pass():
     refused("no ReLU", asked(refusing), torch.rand(1, 3, 4, 5), one_hot(0, 3))
 
 
-def rows(result, metric):
-    table = pq.read_table(result.folder / "records.parquet").to_pylist()
-    return [row for row in table if row["metric"] == metric]
-
-
-def gradient(classifier, images, target):
-    """Return a map that needs one pass and is never flat."""
-    images = images.detach().requires_grad_()
-    (found,) = torch.autograd.grad((classifier(images) * target).sum(), images)
-    return found.sum(dim=1)
-
-
 METRICS = ["saliency_ccs", "saliency_cgs", "saliency_class_sensitivity", "saliency_max_sensitivity:draws=2"]
 
 
@@ -198,22 +187,22 @@ def flat(classifier, images, target):
 
 
 def test_samples_with_failed_metric_maps_are_left_out(shapes, resnet, tmp_path):
-    def started(explainer, name, **options):
-        return run(dataset=shapes, model=resnet, explainers=explainer, out=tmp_path / name, limit=8, device="cpu",
-                   metrics=["saliency_ccs", "saliency_pgs"], batch_size=4, progress=False, **options)  # fmt: skip
+    def started(*explainers, name="run", **options):
+        return run(dataset=shapes, model=resnet, explainers=list(explainers), out=tmp_path / name, limit=8,
+                   metrics=["saliency_ccs", "saliency_pgs"], batch_size=4, device="cpu", progress=False,
+                   **options)  # fmt: skip
 
-    result = started(odd, "odd")
-    found = rows(result, "saliency_ccs")
-    bad = [row["reason"] == "the map holds NaN or infinite values" for row in found]
+    result = started(odd, failing)
+    rows = [row for row in result.records() if row["metric"] == "saliency_ccs"]
+    of_odd, of_failing = ([row for row in rows if row["explainer"] == name] for name in ("odd", "failing"))
+    bad = [row["reason"] == "the map holds NaN or infinite values" for row in of_odd]
     assert 0 < sum(bad) < 8
-    assert [row["value"] is None for row in found] == bad
-    assert result.summary["cells"][1]["n"] == 8
-    assert sum(result.summary["faults"].values()) == sum(bad)
-    refused(r"odd.*saliency_ccs.*shapes-\d+.*NaN", started, odd, "odd strict", strict=True)
-    result = started(failing, "failing")
-    assert {row["reason"] for row in rows(result, "saliency_ccs")} == {"the explainer raised OverflowError: contrast"}
-    assert result.summary["cells"][1]["n"] == 8
-    refused(r"failing.*saliency_ccs.*OverflowError", started, failing, "failing strict", strict=True)
+    assert [row["value"] is None for row in of_odd] == bad
+    assert {row["reason"] for row in of_failing} == {"the explainer raised OverflowError: contrast"}
+    assert [cell.n for cell in result.cells if cell.metric == "saliency_pgs"] == [8, 8]
+    assert sum(result.summary["faults"].values()) == sum(bad) + 8
+    refused(r"odd.*saliency_ccs.*shapes-\d+.*NaN", started, odd, name="odd strict", strict=True)
+    refused(r"failing.*saliency_ccs.*OverflowError", started, failing, name="failing strict", strict=True)
 
 
 def test_group_file_changes_ids_of_group_metrics(shapes, resnet, tmp_path, capsys):
