@@ -9,6 +9,7 @@ import torch
 from checkpoints import small_checkpoint
 from PIL import Image
 from refusals import refused
+from small_networks import Custom
 from torch import nn
 from torch.nn import functional as F
 from torchvision.models import detection
@@ -177,24 +178,19 @@ def test_grey_network_maps_match_the_network_itself():
     network.eval()((grey - 0.5) / 0.2).gather(1, torch.tensor([[1], [5]])).sum().backward()
     summed = sb.load_explainer("gradient", reduction="sum")(classifier, images, target)
     torch.testing.assert_close(summed, grey.grad[:, 0])  # the weights of the channels sum to 1
-    wrapped = load_classifier(Wrapped(network, lambda images: (images * weights).sum(1, keepdim=True)), mean=0, std=1)
+    by_hand = load_classifier(wrapped(network, lambda images: (images * weights).sum(1, keepdim=True)), mean=0, std=1)
     for name in ("gradcam", "occlusion:window=4,stride=4", "rise:masks=20"):
         explainer = sb.load_explainer(name)
         same = load_classifier(network, mean=0, std=1)
-        torch.testing.assert_close(explainer(same, images, target), explainer(wrapped, images, target))
+        torch.testing.assert_close(explainer(same, images, target), explainer(by_hand, images, target))
 
 
-class Wrapped(nn.Module):
-    def __init__(self, network, before):
-        super().__init__()
-        self.network, self.before = network, before
-
-    def forward(self, images):
-        return self.network(self.before(images))
+def wrapped(network, before):
+    return Custom(lambda self, images: self.network(before(images)), network=network)
 
 
 def test_module_that_converts_to_grey_gets_colour_images(capsys):
-    network = Wrapped(Net(channels=1), lambda images: images[:, :1]).train()
+    network = wrapped(Net(channels=1), lambda images: images[:, :1]).train()
     before = {name: value.clone() for name, value in network.state_dict().items()}
     classifier = load_classifier(network, mean=0, std=1)
     assert all(value.equal(before[name]) for name, value in network.state_dict().items())
@@ -342,12 +338,8 @@ def in_chunks(x):
     nn.Sequential(nn.Conv2d(3, 2, 32), nn.Flatten()),
 ])  # fmt: skip
 def test_wrong_image_size_is_rejected_with_fix(forward):
-    class Sized(nn.Module):
-        def forward(self, x):
-            return forward(x)
-
-    classifier = load_classifier(Sized(), mean=0.5, std=0.25)
-    with pytest.raises(UserError, match=r"Sized does not accept images of 24 x 24 .*size=\(H, W\)"):
+    classifier = load_classifier(Custom(lambda self, x: forward(x)), mean=0.5, std=0.25)
+    with pytest.raises(UserError, match=r"Custom does not accept images of 24 x 24 .*size=\(H, W\)"):
         sb.explain(picture(24, 24), classifier, "occlusion")
 
 
