@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from refusals import refused
 
 import saliency_bench as sb
 from saliency_bench.compute import writing
@@ -235,14 +234,6 @@ def all_files(out):
     return [path for name in ("scores", "thumbnails", "predictions") for path in (out / name).iterdir()]
 
 
-def test_score_row_precedes_its_parts(shapes, resnet, tmp_path):
-    out = go(tmp_path / "run", shapes, resnet, explainers=["random"], metrics=["saliency_kae"], limit=3).folder
-    own = pq.read_table(out / "records.parquet")["part"].to_pylist()
-    names = own[: len(own) // 3]
-    assert (names[0], len(names) > 1) == (None, True)
-    assert own == names * 3
-
-
 class Clock:
     now = 0.0
 
@@ -337,14 +328,6 @@ def moody(classifier, images, target):
     if os.environ.get("MOOD") and images.mean() > 0.5:
         raise RuntimeError("not now")
     return images.mean(dim=1)
-
-
-def test_strict_call_computes_faulty_maps_again(shapes, resnet, tmp_path):
-    def dark(classifier, images, target):
-        return images.mean(dim=1) / (images.mean(dim=(1, 2, 3)) > 0.5)[:, None, None]
-
-    assert go(tmp_path / "run", shapes, resnet, explainers=[dark]).summary["faults"]
-    refused("dark.*NaN", go, tmp_path / "run", shapes, resnet, explainers=[dark], strict=True)
 
 
 def test_failed_explainer_is_retried(shapes, resnet, tmp_path, monkeypatch):

@@ -34,17 +34,14 @@ def done(tmp_path_factory, shapes, resnet):
 
 
 def by_sample(done, metric, explainer="gradcam"):
-    """Return {image id: (score, {part: value})} of one cell."""
+    """Return {image id: (score, {part: value})} of one cell. The row of the score precedes the rows of its parts."""
     found: dict = {}
     for row in done.records():
         if (row["metric"], row["explainer"]) == (metric, explainer):
-            score, parts = found.setdefault(row["image_id"], ([], {}))
-            if row["part"] is None:
-                score.append(row)
-            else:
-                parts[row["part"]] = row
-    assert all(len(score) == 1 for score, _ in found.values())
-    return {image_id: (score[0], parts) for image_id, (score, parts) in found.items()}
+            found.setdefault(row["image_id"], []).append(row)
+    (names,) = {tuple(row["part"] for row in rows) for rows in found.values()}
+    assert (names.index(None), names.count(None)) == (0, 1)
+    return {image_id: (rows[0], {row["part"]: row for row in rows[1:]}) for image_id, rows in found.items()}
 
 
 def test_consistency_is_mean_over_valid_transforms(done):
