@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from refusals import refused
 
 import saliency_bench as sb
-from saliency_bench.compute.loading import table as module
 from saliency_bench.compute.loading.load import load
 from saliency_bench.compute.ordering import Order, first_rows, order_of
 from saliency_bench.compute.python_objects import describe
@@ -122,25 +121,6 @@ def test_limited_run_samples_across_labels_with_stable_ids(shapes, rows, resnet,
 def start(shapes, resnet, tmp_path):
     settings = {"dataset": shapes, "model": resnet, "progress": False, **SETTINGS}
     return lambda name="run", **changes: sb.run(**settings | changes, out=tmp_path / name)
-
-
-def scores(result):
-    return {(row["cell_id"], row["image_id"]): (row["value"], row["reason"]) for row in result.records()}
-
-
-@pytest.mark.slow
-def test_scores_do_not_depend_on_order(start, monkeypatch):
-    drawn = start("drawn")
-    monkeypatch.setattr(
-        module, "order_of", lambda ids, groups, seed, content: Order(list(range(len(ids))), list(map(str, ids)))
-    )
-    plain = start("plain")
-    first, second = scores(drawn), scores(plain)
-    assert first.keys() == second.keys()
-    assert [row["image_id"] for row in drawn.records()] != [row["image_id"] for row in plain.records()]
-    for key, (value, reason) in first.items():
-        assert second[key][1] == reason
-        assert second[key][0] == (None if value is None else pytest.approx(value, rel=1e-5, abs=1e-6))
 
 
 def test_limit_draws_and_reports_whole_groups(start, rows):
