@@ -640,10 +640,9 @@ def classifier_of(network, **settings):
     return sb.load_classifier(network, **{"mean": 0.5, "std": 0.5, "device": "cpu"} | settings)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_run_rejects_same_digest_with_different_logits(start, tmp_path, factor, precision):
+def test_run_rejects_same_digest_with_different_logits(start, tmp_path, factor):
     def again(**changes):
-        return start(classifier_of(factor, precision=precision), **changes)
+        return start(classifier_of(factor, precision="bf16"), **changes)
 
     digest = classifier_of(factor).digest
     first = again()
