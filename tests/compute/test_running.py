@@ -281,14 +281,6 @@ def test_writing_overlaps_the_next_explainer(start, monkeypatch):
 
 
 @pytest.mark.slow
-def test_concurrent_run_into_same_folder_is_rejected(start):
-    done = start(limit=2)
-    with FileLock(done.folder / ".lock"):
-        refused(f"another run is writing to {done.folder}", start, limit=2)
-    start(limit=2)
-
-
-@pytest.mark.slow
 def test_jumping_clock_changes_no_results(done, shapes, resnet, tmp_path, monkeypatch):
     jumps = itertools.cycle([2e9, 0.0, 1e9])
     monkeypatch.setattr(time, "time", lambda: next(jumps))
@@ -343,6 +335,8 @@ def test_incompatible_data_and_folders_are_rejected(done, start, shapes, resnet,
     rows = sb.load_dataset(shapes).select([0, 1, 1])
     rows.to_parquet(tmp_path / "data" / "data" / "test-00000-of-00001.parquet")
     refused("occurs 2 times", start, dataset=str(tmp_path / "data"))
+    with FileLock(done.folder / ".lock"):
+        refused(f"another run is writing to {done.folder}", go, done.folder, shapes, resnet, seed=9)
     refused("contains a run with a different seed", go, done.folder, shapes, resnet, seed=9)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("mine")
@@ -350,25 +344,21 @@ def test_incompatible_data_and_folders_are_rejected(done, start, shapes, resnet,
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes.txt"]
 
 
-def test_cells_with_fewer_samples_are_reported_and_hidden(start, capsys):
-    start(explainers=["gradcam"], limit=3)
-    more = start(limit=20)
+def test_widened_run_hides_old_cells_and_keeps_them_in_manifest(start, tmp_path, capsys):
+    mapped = dict.fromkeys(CLASSES, 1)
+    start(explainers=[my_own], limit=3, label_map=mapped)
+    more = start(limit=20, label_map=mapped)
     assert [(cell["explainer"], cell["n"]) for cell in more.summary["cells"]] == [("random", 20)]
-    assert "gradcam by saliency_miou was computed earlier for fewer samples" in capsys.readouterr().err
-    assert {cell["n"] for cell in start(explainers=["gradcam"], limit=20).summary["cells"]} == {20}
-
-
-def test_manifest_has_latest_settings_and_all_cells(start, tmp_path):
-    start(limit=2, explainers=[my_own], label_map=dict.fromkeys(CLASSES, 1))
-    start(limit=3, label_map=dict.fromkeys(CLASSES, 1))
+    assert "my_own by saliency_miou was computed earlier for fewer samples" in capsys.readouterr().err
     manifest = read_manifest(tmp_path / "run")
-    assert (manifest.spec.limit, manifest.spec.explainers, manifest.spec.batch_size) == (3, ("random",), 8)
+    assert (manifest.spec.limit, manifest.spec.explainers, manifest.spec.batch_size) == (20, ("random",), 8)
     assert [cell.explainer for cell in manifest.cells.values()] == ["my_own", "random"]
     # Compare the description of the dict, and the identity as stored in a submission.
-    mapped = dict.fromkeys(CLASSES, 1)
     table = PythonObject(kind="dict", name="label_map", digest=hash_of(mapped), code=repr(mapped))
     assert manifest.spec.label_map == table
     assert manifest.identity.labels == [[1]] * 8
+    again = start(explainers=[my_own], limit=20, label_map=mapped)
+    assert {cell["n"] for cell in again.summary["cells"]} == {20}
 
 
 @pytest.mark.slow
