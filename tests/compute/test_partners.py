@@ -105,25 +105,18 @@ def test_metrics_with_same_partners_share_maps(shapes, model, tmp_path):
     assert max(calls) <= BATCH
 
 
-def test_plan_changes_only_ids_of_partner_metrics(done, shapes, model, tmp_path):
+def test_only_keeps_partners_and_limit_changes_them(done, shapes, model, tmp_path):
+    confidences = "saliency_confidence", "normal"  # values that differ between pairs of samples
+    label = next(row["label"] for row in rows(done, *confidences) if row["value"] is not None)
     both = [*METRICS, "saliency_miou"]
-    ids = [
-        {cell.metric: cell.cell_id for cell in run(shapes, model, tmp_path / name, metrics=both, **changes).cells}
-        for name, changes in {"whole": {}, "short": {"limit": 24}, "only": {"only": ("label=disc",)}}.items()
-    ]
-    whole, short, only = ids
-    assert whole == only
-    assert whole["saliency_miou"] == short["saliency_miou"]
-    assert all(whole[name] != short[name] for name in whole if name != "saliency_miou")
-    assert {whole[cell.metric] for cell in done.cells} == {cell.cell_id for cell in done.cells}
+    some = run(shapes, model, tmp_path / "some", metrics=both, only=(f"label={label}",))
+    short = run(shapes, model, tmp_path / "short", metrics=both, limit=24)
+    whole, of_some, of_short = ({cell.metric: cell.cell_id for cell in one.cells} for one in (done, some, short))
+    assert of_some == whole | {"saliency_miou": of_short["saliency_miou"]}
+    assert all(whole[name] != of_short[name] for name in whole)
     assert all(set(cell.asked_for) == {"partners"} for cell in done.cells)
-
-
-def test_samples_excluded_by_only_remain_partners(done, shapes, model, tmp_path):
-    label = next(row["label"] for row in rows(done) if row["value"] is not None)
-    some = run(shapes, model, tmp_path / "run", only=(f"label={label}",))
-    expected = {row["image_id"]: row["value"] for row in rows(done) if row["label"] == label}
-    assert {row["image_id"]: row["value"] for row in rows(some)} == expected
+    expected = {row["image_id"]: row["value"] for row in rows(done, *confidences) if row["label"] == label}
+    assert {row["image_id"]: row["value"] for row in rows(some, *confidences)} == expected
 
 
 def test_changed_limit_hides_cells_of_old_partners(shapes, model, tmp_path, capsys):
