@@ -1,11 +1,8 @@
 """Tests of metrics installed for `evaluate.load` by name: from any folder, offline and online, without the package."""
 
 import json
-import os
 import subprocess
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -16,7 +13,6 @@ from only_evaluate import only_evaluate  # noqa: F401
 from refusals import refused
 
 from saliency_bench import registry
-from saliency_bench.cli import main
 from saliency_bench.publishing import install_metrics as installing
 from saliency_bench.publishing.install_metrics import install_metrics
 from saliency_bench.publishing.vendoring import metric_files
@@ -43,77 +39,45 @@ def cache(tmp_path, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory):
-    """Return an HF_HOME with the metrics installed by the command, in a separate process."""
-    home = tmp_path_factory.mktemp("home")
-    run([sys.executable, "-m", "saliency_bench", "install-metrics"], home)
-    return home
+def installed(shared_hub, only_evaluate):  # noqa: F811
+    """Install the metrics by the command, and return a function that runs code with only evaluate and numpy.
 
+    -S excludes the site-packages of this environment.
+    """
+    assert shared_hub.command("install-metrics").returncode == 0
 
-def run(command, home, **variables):
-    clean = {key: value for key, value in os.environ.items() if not key.startswith(("HF_", "PYTHON"))}
-    variables = {"HF_EVALUATE_OFFLINE": "1"} | variables
-    environment = clean | {"HF_HOME": str(home), "HF_UPDATE_DOWNLOAD_COUNTS": "0"} | variables
-    done = subprocess.run(command, cwd=home, env=environment, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr
-    return done
+    def run(code, **variables):
+        done = shared_hub.run([sys.executable, "-S", "-c", code], PYTHONPATH=str(only_evaluate), **variables)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
-
-class Missing(BaseHTTPRequestHandler):
-    def answer(self):
-        self.server.paths.append(self.path)
-        self.send_response(404)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    do_GET = do_HEAD = do_POST = answer  # noqa: N815
-
-    def log_message(self, *_):
-        pass
+    return run
 
 
 @pytest.mark.slow
-def test_installed_name_loads_online_if_the_hub_lacks_it(home, only_evaluate):  # noqa: F811
-    with ThreadingHTTPServer(("127.0.0.1", 0), Missing) as server:
-        server.paths = []
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        address = f"http://127.0.0.1:{server.server_port}"
-        variables = {"HF_EVALUATE_OFFLINE": "0", "HF_ENDPOINT": address, "PYTHONPATH": str(only_evaluate)}
-        done = run([sys.executable, "-S", "-c", SCRIPT], home, **variables)
-        server.shutdown()
-    assert done.stdout == PRINTED
-    assert any("evaluate-metric/saliency_miou" in path for path in server.paths)
-
-
-@pytest.mark.slow
-def test_metrics_load_with_only_evaluate_and_numpy(home, only_evaluate):  # noqa: F811
-    absent = """
+def test_metrics_load_with_only_evaluate_and_numpy(installed, tmp_path):
+    """Test loading by name and by the path of a folder, and a metric that needs the package to run a classifier."""
+    folder = tmp_path / "saliency_miou"
+    folder.mkdir()
+    for file, text in metric_files("saliency_miou").items():
+        (folder / file).write_text(text)
+    rest = """
 import importlib.util
 assert not any(importlib.util.find_spec(name) for name in ("torch", "saliency_bench", "scipy", "transformers"))
-"""
-    # -S excludes the site-packages of this environment
-    done = run([sys.executable, "-S", "-c", absent + SCRIPT], home, PYTHONPATH=str(only_evaluate))
-    assert done.stdout == PRINTED
-
-
-@pytest.mark.slow
-def test_classifier_metrics_state_what_to_install(home, only_evaluate):  # noqa: F811
-    script = """
-import evaluate
 try:
     evaluate.load("saliency_insertion").compute(predictions=[[[0, 1]]], references=[0], images=0, classifier=0)
 except ImportError as error:
     print(error)
 """
-    done = run([sys.executable, "-S", "-c", script], home, PYTHONPATH=str(only_evaluate))
+    by_path = SCRIPT.replace('load("saliency_miou")', f'load("{folder}")')
     message = "saliency_insertion needs saliency-bench to run the classifier; run `pip install saliency-bench`\n"
-    assert done.stdout == message
+    assert installed(SCRIPT + by_path + rest, HF_EVALUATE_OFFLINE="1") == PRINTED * 2 + message
 
 
-def test_help_recommends_installing_after_edits(capsys):
-    with pytest.raises(SystemExit):
-        main(["install-metrics", "--help"])
-    assert "after each edit of your own metric" in " ".join(capsys.readouterr().out.split())
+@pytest.mark.slow
+def test_installed_name_loads_online_if_the_hub_lacks_it(installed, shared_hub):
+    assert installed(SCRIPT) == PRINTED
+    assert shared_hub.lines("evaluate-metric/saliency_miou")
 
 
 def in_use(cache):
@@ -159,30 +123,25 @@ def test_command_installs_all_or_named_metrics(cache, capsys):
     assert "did you mean saliency_miou" in said(capsys, ["install-metrics", "saliency_miuo"], 2)
 
 
-@pytest.mark.parametrize("name", registry.names("metrics"))
-def test_metric_files_are_self_contained(name, tmp_path):
-    texts = metric_files(name)
-    assert {f"{name}.py", "README.md", "app.py"} <= set(texts)
-    for file, text in texts.items():
-        (tmp_path / file).write_text(text)
-    scanned = {path for kind, _, path, _ in get_imports(str(tmp_path / f"{name}.py")) if kind == "internal"}
-    for sibling in {name, *scanned}:
-        text = texts[f"{sibling}.py"]
-        compile(text, sibling, "exec")
-        assert not any(line.startswith(("from saliency_bench", "import saliency_bench")) for line in text.splitlines())
-        imported = {path for kind, _, path, _ in get_imports(str(tmp_path / f"{sibling}.py")) if kind == "internal"}
-        assert imported <= scanned
+def test_metric_files_are_self_contained(tmp_path):
+    """Test that each main script imports all files that its files import. Files of several metrics are read once."""
+    imports = {}
 
+    def imports_of(file, text):
+        if text not in imports:
+            compile(text, file, "exec")
+            lines = text.splitlines()
+            assert not any(line.startswith(("from saliency_bench", "import saliency_bench")) for line in lines), file
+            (tmp_path / file).write_text(text)
+            found = get_imports(str(tmp_path / file))
+            imports[text] = {f"{path}.py" for kind, _, path, _ in found if kind == "internal"}
+        return imports[text]
 
-@pytest.mark.slow
-def test_metric_folder_loads_by_path(home, only_evaluate, tmp_path):  # noqa: F811
-    folder = tmp_path / "saliency_miou"
-    folder.mkdir()
-    for file, text in metric_files("saliency_miou").items():
-        (folder / file).write_text(text)
-    script = SCRIPT.replace('load("saliency_miou")', f'load("{folder}")')
-    done = run([sys.executable, "-S", "-c", script], home, PYTHONPATH=str(only_evaluate))
-    assert done.stdout == PRINTED
+    for name in registry.names("metrics"):
+        texts = metric_files(name)
+        assert {f"{name}.py", "README.md", "app.py"} <= set(texts)
+        scanned = imports_of(f"{name}.py", texts[f"{name}.py"])
+        assert {path for file in scanned for path in imports_of(file, texts[file])} <= scanned, name
 
 
 def test_help_imports_neither_torch_nor_evaluate():
@@ -194,3 +153,4 @@ def test_help_imports_neither_torch_nor_evaluate():
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert done.stdout.endswith("[]\n")
     assert "saliency-bench install-metrics\n" in done.stdout
+    assert "after each edit of your own metric" in " ".join(done.stdout.split())
