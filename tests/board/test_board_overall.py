@@ -5,10 +5,8 @@ from math import sqrt
 
 import numpy as np
 import pytest
-from refusals import refused
 from scipy import stats
 
-from saliency_bench.board.view.core import read_core
 from saliency_bench.board.view.overall import Scored, overall
 from saliency_bench.read.statistics.clusters import Matched
 from saliency_bench.read.statistics.intervals import paired_difference
@@ -189,24 +187,3 @@ def test_too_few_samples_are_not_ranked():
     rows = {name: {"a": drawn(level), "b": drawn(level, 49)} for name, level in {"mine": 0.9, "random": 0.1}.items()}
     found = overall(rows, ["a", "b"], BASELINES, True)
     assert ({one.rank for one in found}, {one.unranked for one in found}) == ({None}, {"too few to rank"})
-
-
-# The core
-
-CORE = """
-name: a core
-datasets:
-- {dataset: pets, fingerprint: null, model: net, digest: "%s", families: [alignment]}
-- {dataset: shapes, fingerprint: "%s", model: net, digest: "%s", families: [alignment, faithfulness]}
-"""
-
-
-@pytest.mark.parametrize(("text", "words"), [
-    ("name: [", "cannot be read"),
-    ("name: x\ndatasets: []", "datasets: List should have at least 1 item"),
-    (CORE % ("a", "b" * 64, "c" * 32), "datasets.0.digest: String should match"),
-    ("just a text", "valid dictionary"),
-])  # fmt: skip
-def test_invalid_core_is_refused_by_file_and_field(tmp_path, text, words):
-    (tmp_path / "core.yaml").write_text(text)
-    assert "core.yaml" in refused(words, read_core, tmp_path / "core.yaml")

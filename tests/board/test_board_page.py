@@ -261,13 +261,16 @@ def test_given_core_precedes_the_board_and_the_default(root, tmp_path, monkeypat
 
 
 @pytest.mark.parametrize(("text", "words"), [
-    ("[" * 50_000, ".* is nested more than 100 levels deep"),
+    ("[" * 50_000, ".* is nested more than 100 levels deep"), ("name: [", ".* cannot be read"),
     ("name: x\ndatasets: &a [*a]", ".* has the alias .a; write out the value instead"),
+    ("name: x\ndatasets: []", "datasets: List should have at least 1 item"), ("a text", ".* valid dictionary"),
     ("name: x\ndatasets: [3]", "datasets.0: Input should be"),
+    (json.dumps(CORE).replace("d" * 32, "a"), "datasets.1.digest: String should match"),
 ])  # fmt: skip
-def test_invalid_core_of_a_board_gives_one_line(tmp_path, text, words):
+def test_invalid_core_is_refused_by_file_and_field(tmp_path, text, words):
     (tmp_path / "core.yaml").write_text(text)
     refused(f"^core.yaml of the board is invalid: {words}", core_of_board, source_at(tmp_path))
+    refused(rf"core\.yaml:? ?{words}", read_core, tmp_path / "core.yaml")
 
 
 def test_exports_contain_all_selected_rows(page):
