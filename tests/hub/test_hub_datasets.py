@@ -143,6 +143,8 @@ def test_unreadable_repository_is_rejected(here, what):
         return
     if what == "private":
         here.api().update_repo_settings(REPO, private=True, repo_type="dataset")
+        here.api().create_repo("founder/net", private=True)
+        refused("'founder/net'", sb.load_classifier, "founder/net")
     else:
         here.api().delete_repo(REPO, repo_type="dataset")
     caught = refused(rf"no dataset {REPO} \(or it is private\)", sb.load_dataset, REPO)

@@ -112,25 +112,10 @@ def test_changed_file_under_pinned_revision_is_rejected(filled, right, pets, tmp
     assert re.match(r"refused: .*\btest\b.*saliency-bench/pet-xai.*build_report\.json", line)
 
 
-@pytest.mark.thorough
-def test_private_repositories_give_one_line_errors(filled):
-    filled.api().update_repo_settings("saliency-bench/pet-xai", private=True, repo_type="dataset")
-    filled.api().update_repo_settings("saliency-bench/resnet-18-pet-xai", private=True)
-    assert re.match(r"refused: .*saliency-bench/pet-xai.*private", load(filled, "stranger"))
-    assert re.match(r"refused: .*'saliency-bench/resnet-18-pet-xai'", told(filled, CLASSIFY))
-    done = filled.python(CLASSIFY, user=VISITOR)
-    assert re.match(r"refused: .*'saliency-bench/resnet-18-pet-xai'", done.stdout)
-    filled.heal()
-    filled.fault("GET /api/datasets", status=500)
-    done = filled.python(LOAD.format(more=""), user=FOUNDER)
-    assert re.search(r"refused: .*\b500\b.*saliency-bench/pet-xai.*fault to order", done.stdout)
-    assert FOUNDER.token not in done.stdout + done.stderr
-
-
 @pytest.mark.sample(0, 2)
 @pytest.mark.parametrize(("code", "order", "words"), [
     (LOAD, {"status": 403, "headers": {"X-Error-Code": "GatedRepo"}}, "{repo}.*403"),
-    (LOAD, {"status": 429, "headers": {"Retry-After": "1"}}, "Hub.*429"),
+    (LOAD, {"status": 429, "headers": {"Retry-After": "1"}}, "Hub.*429"), (LOAD, {"status": 500}, "500.*{repo}"),
     (CLASSIFY, {"status": 403, "headers": {"X-Error-Code": "GatedRepo"}}, "{repo}.*403"),
     (CLASSIFY, {"status": 429, "headers": {"Retry-After": "1"}}, "Hub.*429"),
     (CLASSIFY, {"status": 500}, "500.*{repo}"),
