@@ -7,7 +7,6 @@ import zipfile
 
 import numpy as np
 import pytest
-from huggingface_hub import HfApi
 from local_hub import FOUNDER, VISITOR
 from refusals import refused
 from test_submitting import other_run
@@ -36,6 +35,12 @@ def files_of(run, place="first/"):
     return {f"{place}{path.name}": path.read_bytes() for path in run.iterdir() if path.is_file()}
 
 
+def maps_of(run, count=5):
+    """Return {path in an archive: content} of the maps of a run."""
+    write_maps(run / PUBLISHED, "random", ((f"image {number}", np.ones((8, 8), np.float32)) for number in range(count)))
+    return {f"first/{PUBLISHED}/{path.name}": path.read_bytes() for path in (run / PUBLISHED).iterdir()}
+
+
 @pytest.fixture
 def folder(tmp_path):
     (tmp_path / "unfolded").mkdir()
@@ -45,11 +50,11 @@ def folder(tmp_path):
 @pytest.mark.parametrize("place", ["", "first/"])
 def test_upload_writes_only_the_files_of_a_run(run, tmp_path, folder, place):
     more = {"first/report.html": b"<script>", "../../evil.json": b"{}", "/etc/summary.json.txt": b"",
-            "a/b/run.json": b""}  # fmt: skip
+            "a/b/run.json": b""} | maps_of(tmp_path)  # fmt: skip
     unfold(packed(tmp_path / "run.zip", files_of(run, place) | more), folder)
     assert {path.name for path in folder.iterdir()} == set(WANTED)
     assert all((folder / name).read_bytes() == (run / name).read_bytes() for name in WANTED)
-    assert {path.name for path in tmp_path.iterdir()} == {"unfolded", "run.zip"}
+    assert {path.name for path in tmp_path.iterdir()} == {"unfolded", "run.zip", PUBLISHED}
 
 
 def without(run, name):
@@ -118,9 +123,10 @@ def board(here):
 
 @pytest.mark.slow
 def test_upload_becomes_a_pull_request_that_passes_review(board, run, tmp_path, folder, shapes, monkeypatch):
-    unfold(packed(tmp_path / "run.zip", files_of(run)), folder)
-    api = HfApi(endpoint=board.url, token=VISITOR.token)
-    proposed = proposal(folder, BOARD, api, Known([known_dataset(str(shapes))]), "<b>a note</b>")
+    unfold(packed(tmp_path / "run.zip", files_of(run) | maps_of(tmp_path)), folder, with_maps=True)
+    api = board.api(VISITOR)
+    assert not any(path.endswith(".npz") for path in proposal(folder, BOARD, api, Known()).files)
+    proposed = proposal(folder, BOARD, api, Known([known_dataset(str(shapes))]), "<b>a note</b>", with_maps=True)
     shown = preview(proposed=proposed)
     assert "2 new rows by visitor" in shown
     assert "<b>a note" not in shown
@@ -130,33 +136,13 @@ def test_upload_becomes_a_pull_request_that_passes_review(board, run, tmp_path, 
     monkeypatch.setenv("HF_TOKEN", FOUNDER.token)
     verdict = review(BOARD, 1)
     assert (verdict.fine, verdict.author) == (True, "visitor")
+    sent = board.api().list_repo_files(BOARD, repo_type="dataset", revision="refs/pr/1")
+    assert sum(path.endswith("/maps-00000.npz") for path in sent) == 1
     again = proposal(folder, BOARD, api, Known())
     assert (again.pending, again.nothing) == (address, True)
     Limits(pulls=2).check_pulls("visitor", BOARD, api)
     refused("visitor has opened 1 pull requests within 24 hours", Limits(pulls=1).check_pulls, "visitor", BOARD, api)
     Limits(pulls=1).check_pulls("founder", BOARD, api)
-
-
-def maps_of(run, count=5):
-    """Return {path in an archive: content} of the maps of a run."""
-    write_maps(run / PUBLISHED, "random", ((f"image {number}", np.ones((8, 8), np.float32)) for number in range(count)))
-    return {f"first/{PUBLISHED}/{path.name}": path.read_bytes() for path in (run / PUBLISHED).iterdir()}
-
-
-@pytest.mark.slow
-def test_pull_request_contains_maps_only_on_request(board, run, tmp_path, folder, monkeypatch):
-    archive = packed(tmp_path / "run.zip", files_of(run) | maps_of(tmp_path))
-    api = HfApi(endpoint=board.url, token=VISITOR.token)
-    assert not (unfold(archive, folder) / PUBLISHED).exists()
-    assert not any(path.endswith(".npz") for path in proposal(folder, BOARD, api, Known()).files)
-    unfold(archive, folder, with_maps=True)
-    proposed = proposal(folder, BOARD, api, Known(), with_maps=True)
-    sent = [path for path in proposed.files if path.endswith("/maps-00000.npz")]
-    assert len(sent) == 1
-    assert proposed.publish()
-    monkeypatch.setenv("HF_TOKEN", FOUNDER.token)
-    assert review(BOARD, 1).problems == []
-    assert sent[0] in board.api().list_repo_files(BOARD, repo_type="dataset", revision="refs/pr/1")
 
 
 @pytest.mark.parametrize(("edit", "limits", "words"), [
@@ -185,7 +171,7 @@ def test_repeated_map_file_is_refused(run, tmp_path, folder):
 
 
 def test_run_that_fails_review_is_refused(board, run, tmp_path, folder, shapes):
-    api = HfApi(endpoint=board.url, token=VISITOR.token)
+    api = board.api(VISITOR)
     copy = tmp_path / "copy"
     shutil.copytree(run, copy)
     summary = json.loads((copy / "summary.json").read_text())
@@ -205,7 +191,7 @@ def test_preview_shows_conflicts_with_the_board(board, run, tmp_path, folder, mo
     sb.submit(run)
     board.api().merge_pull_request(BOARD, 1, repo_type="dataset")
     unfold(packed(tmp_path / "run.zip", files_of(other_run(run, tmp_path, 0.05))), folder)
-    proposed = proposal(folder, BOARD, HfApi(endpoint=board.url, token=VISITOR.token), Known())
+    proposed = proposal(folder, BOARD, board.api(VISITOR), Known())
     assert (len(proposed.new), len(proposed.known)) == (1, 1)
     assert "conflict: random by saliency_miou" in preview(proposed=proposed)
 
@@ -213,7 +199,7 @@ def test_preview_shows_conflicts_with_the_board(board, run, tmp_path, folder, mo
 def test_board_without_card_accepts_nothing(here, run, tmp_path, folder):
     unfold(packed(tmp_path / "run.zip", files_of(run)), folder)
     here.api().create_repo(BOARD, repo_type="dataset")
-    refused("is not set up yet", proposal, folder, BOARD, HfApi(endpoint=here.url, token=FOUNDER.token), Known())
+    refused("is not set up yet", proposal, folder, BOARD, here.api(), Known())
 
 
 def test_uploads_are_limited_per_account_and_day():
