@@ -79,6 +79,7 @@ LINES = {
         done --require gradcam:saliency_miou>=0.3 --against full | full""",
     "report _": """
         nowhere | nowhere; full | full; file.txt | file.txt; done nowhere --out X.html | nowhere;
+        -- -nowhere | -nowhere is not the folder of a finished run;
         done other | --out; done other --out file.txt/page.html | file.txt""",
     "submit _": """
         nowhere | nowhere; full --dry-run | full; file.txt --dry-run | file.txt; done --dry-run --name mine | name;
@@ -98,20 +99,22 @@ LINES = {
         --workers 0 | workers; --source nowhere | source""",
     "build _": """
         nope --out X | nope; shapes --out X | did you mean shapes-xai; shapes-xai | --out;
-        shapes-xai --out full | full; shapes-xai --out file.txt | file.txt;
+        shapes-xai --out full | full; shapes-xai --out file.txt | file.txt; shapes-xai --out loop | loop;
         shapes-xai --out file.txt/data | file.txt; pet-xai --out X | --source;
-        pet-xai --source file.txt --out X | file.txt;
+        pet-xai --source file.txt --out X | file.txt; pet-xai --source nowhere --out X | source folder;
         pet-xai --source full --out X | full; pet-xai --source full --out full/X --seed many | --seed""",
     "new _": """
         banana mine | banana; explainer | NAME; explainer Mine-Is | Mine-Is; explainer mine | checkout;
         metric mine | saliency_mine; explainer mine --asks masks | --asks""",
-    "list _": "banana | banana; explainers metric | unknown explainer 'metric'",
+    "list _": "banana | banana; explainers metric | unknown explainer 'metric'; models risee | did you mean rise",
+    "help _": "rnu | or command 'rnu'; miou | unknown explainer, metric, dataset or command 'miou'",
     "install-metrics _": "miou | did you mean saliency_miou; saliency_miou nope | nope",
     "demo _": """
         --limit 0 --out X | limit; --batch-size 0 --out X | batch_size; --device banana --out X | banana;
         --out file.txt | file.txt; --out file.txt/demo | file.txt; extra | extra""",
     "_": """
         Run --model net | did you mean run; exlpane | unknown command;
+        --quiet list | options must follow the command, as in saliency-bench list --quiet;
         analyse | RUN; check | RUN; report | RUN; submit | RUN|MAPS; push | kind; build | NAME; new | kind""",
 }
 
@@ -128,6 +131,7 @@ def prepared(tmp_path_factory, shapes, resnet):
     folder = tmp_path_factory.mktemp("place")
     (folder / "shapes").symlink_to(shapes)
     (folder / "net").symlink_to(resnet)
+    (folder / "loop").symlink_to("loop")
     (folder / "file.txt").write_text("hello\n")
     (folder / "broken.json").write_text('{"a": [1')
     (folder / "full").mkdir()
