@@ -6,7 +6,6 @@ import shutil
 from dataclasses import replace
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from commands import refusal, said
@@ -72,12 +71,6 @@ def test_requirement_fails_if_the_interval_excludes_it(run, capsys, sign, side, 
     assert f"{value:.3f} [{low:.3f}, {high:.3f}], n = 60" in line
 
 
-def test_one_failed_requirement_fails_the_command(run, capsys):
-    words = ["check", str(run), "--require", "gradcam:saliency_miou>=0.3", "random:saliency_miou<=0.4"]
-    assert main([*words, "--require", "random : saliency_miou >= 0.5"]) == 1
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["met", "met", "failed"]
-
-
 def test_python_calls_match_the_commands(run, tmp_path, capsys):
     """Compare `sb.check`, `sb.power` and `sb.report` with the JSON and the files of the commands."""
 
@@ -91,11 +84,12 @@ def test_python_calls_match_the_commands(run, tmp_path, capsys):
     rules = ("gradcam:saliency_miou>=0.3", "random:saliency_miou>=0.5", "gradcam:saliency_miou>random")
     worse = shifted(run, tmp_path / "worse", -0.2)
     for against in (None, worse):
-        words = ["check", str(run), "--require", *rules, *(["--against", str(against)] if against else [])]
+        words = ["check", str(run), "--require", rules[0], "--require", *rules[1:]]
+        words += ["--against", str(against)] if against else []
         entries = shown(*words)["requirements"]
         frame = sb.check(load_run(run), *rules, against=against)
         assert plain(frame.drop(columns=["passed", "line"])) == entries
-        main(words)
+        assert main(words) == 1  # one of the requirements has failed
         assert capsys.readouterr().out.splitlines() == list(frame["line"])
         assert frame.equals(load_run(run).check(*rules, against=against))
     alone = shown("check", str(run), "--require", rules[1])
@@ -396,13 +390,9 @@ def test_file_with_changed_hash_is_rejected(run, tmp_path, changed):
     write_json(edited / "written.json", {"files": hashes})
     assert read_run(edited).cells == read_run(run).cells
     if changed == "summary.json":
-        summary = read_json(edited / changed)
-        summary["cells"][0].update(scored=0.5)
-        write_json(edited / changed, summary)
+        (edited / changed).write_text((run / changed).read_text() + "\n")
     else:
-        table = pq.read_table(edited / changed)
-        index, groups = table.schema.get_field_index("group"), pa.array(["one"] * len(table), pa.string())
-        pq.write_table(table.set_column(index, table.schema.field(index), groups), edited / changed)
+        pq.write_table(pq.read_table(run / changed), edited / changed, compression="none")
     refused(rf"{changed} has changed since the run wrote it; start the run again", read_run, edited)
 
 
