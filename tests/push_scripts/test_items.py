@@ -36,16 +36,12 @@ def test_help_describes_an_item(line, capsys):
     assert "--other" not in said(capsys, ["help", "saliency_miou"])
 
 
-def test_user_dataset_has_no_fixed_licence(capsys):
-    shown = json.loads(said(capsys, ["list", "folder", "--json"]))
-    assert shown["datasets"]["folder"]["licence"] == "set by --license"
-
-
 def test_list_describes_items_as_json(capsys):
-    found = json.loads(said(capsys, ["list", "rise", "saliency_miou", "pet-xai", "train", "--json"]))
+    found = json.loads(said(capsys, ["list", "rise", "saliency_miou", "pet-xai", "folder", "train", "--json"]))
     assert found["explainers"]["rise"]["options"]["masks"]["default"] == 4000
     assert found["metrics"]["saliency_miou"]["direction"] == "higher is better"
     assert found["datasets"]["pet-xai"]["options"]["border"]["default"] is False
+    assert found["datasets"]["folder"]["licence"] == "set by --license"
     assert "saliency-bench train" in found["commands"]["train"]["help"]
 
 
