@@ -74,12 +74,6 @@ class Worker:
         return float(uniform(seed_of(self.name, what, self.asked), 1)[0])
 
 
-class Clicker(Worker):
-    def choose(self, png, state):
-        self.asked += 1
-        return state["choices"][int(self.draw("label") * len(state["choices"]))]
-
-
 def work(peekaboom, worker, most=None):
     """Let a worker join and answer all tasks, or at most `most`, and return the worker's pseudonym."""
     person = peekaboom.study.join().name
@@ -116,7 +110,7 @@ def rate(study, person, rating, most=None):
                 image, explainer = pair_of(unit_at(study, person, one["place"]))
                 ratings = {name: rating(image, explainer, name) for name in QUESTIONS}
                 request = f"a random text of 16 characters and more {one['place']}"
-                study.save(person, {"place": one["place"], "ratings": ratings, "request": request})
+                study.save(person, {"place": one["place"], "ratings": ratings, "request": request, "seconds": 2})
     return person
 
 

@@ -16,7 +16,7 @@ from saliency_bench.studies.owner_actions import act, excluded, status
 from saliency_bench.studies.peekaboom.results import results
 from saliency_bench.studies.runs import runs_of
 
-from .crowd import Clicker, Worker, rate, run_images, start_assess, start_peekaboom, work
+from .crowd import Worker, rate, run_images, start_assess, start_peekaboom, work
 
 STUDY = {"count": 5, "masks": 1, "annotators": 3, "honeypots": 1, "honeypot_every": 2}
 OTHER = np.zeros((60, 80), bool)
@@ -127,7 +127,7 @@ def test_owner_page_rejects_other_roles(annotating, client, owner, key):
 def test_peekaboom_overview_counts_valid_judgements(tmp_path):
     """Test that only the last answer of a judgement counts. Attention checks and excluded people do not count."""
     peekaboom = start_peekaboom(tmp_path, run_images(6), judgements=2, pairs=3, checks=1, limit=4)
-    bot = work(peekaboom, Clicker("bot"))
+    bot = work(peekaboom, Worker("bot", careless=True))
     work(peekaboom, Worker("one"))
     work(peekaboom, Worker("other"), most=1)
     act(peekaboom.study, "exclude", "a request", bot)
@@ -154,7 +154,7 @@ def test_peekaboom_reassigns_judgements_of_excluded_people(tmp_path):
     peekaboom = start_peekaboom(tmp_path, run_images(6), judgements=2, pairs=6, checks=0, limit=6)
     count = len(peekaboom._sheets)
     people = [work(peekaboom, Worker(f"w{number}", noise=0.0)) for number in range(count - 1)]
-    people.append(work(peekaboom, Clicker("bot")))
+    people.append(work(peekaboom, Worker("bot", careless=True)))
     by_name = results(peekaboom.study, exclude=people[-1:])
     assert results(peekaboom.study).data["crowd"] != by_name.data["crowd"]
     client = TestClient(create_peekaboom(peekaboom))
