@@ -8,7 +8,7 @@ from saliency_bench import build, load_dataset
 from saliency_bench.data.build_report import read_report
 from saliency_bench.data.fingerprints import fingerprint
 from saliency_bench.hub_builders import environment_xai, gender_xai
-from saliency_bench.studies.annotating import KIND, open_study
+from saliency_bench.studies.annotating import open_study
 from saliency_bench.studies.answer_store import Store
 from saliency_bench.studies.images import StudyImages
 
@@ -67,4 +67,3 @@ def test_build_rejects_a_store_without_annotation_study(case, tmp_path):
         if "empty" in place.name:
             Store(place).study("assess", "other")
         refused(words, build, name, tmp_path / "out", source, progress=False, annotations=str(place), **options)
-    assert KIND == "annotate"

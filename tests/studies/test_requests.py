@@ -24,7 +24,7 @@ from saliency_bench.spaces.pages.origins import OwnHosts
 from saliency_bench.studies.answer_store import Store
 from saliency_bench.studies.result_rows import write_rows
 
-KEY = {"request": "a request of 16 letters or more"}
+JOIN = {"request": "a random text of many characters"}
 
 
 @pytest.fixture
@@ -52,17 +52,15 @@ def reply(connection):
 
 
 def key_of(app):
-    return TestClient(app).post("/api/join", json=KEY).json()["key"]
+    return TestClient(app).post("/api/join", json=JOIN).json()["key"]
 
 
-@pytest.mark.parametrize(("path", "length", "status"), [
-    ("/api/answer", 10**7, 401), ("/api/segment", 10, 401), ("/api/join", 2**16 + 1, 400),
-    ("/api/nothing", 10**7, 404),
-])  # fmt: skip
-def test_invalid_requests_are_rejected_before_reading_the_body(server, path, length, status):
-    with socket.create_connection(server) as connection:
-        connection.sendall(head(path, length, "no key of ours"))
-        assert reply(connection) == status
+def test_invalid_requests_are_rejected_before_reading_the_body(server):
+    for path, length, status in (("/api/answer", 10**7, 401), ("/api/segment", 10, 401),
+                                 ("/api/join", 2**16 + 1, 400), ("/api/nothing", 10**7, 404)):  # fmt: skip
+        with socket.create_connection(server) as connection:
+            connection.sendall(head(path, length, "no key of ours"))
+            assert reply(connection) == status, path
 
 
 def test_body_without_content_length_is_limited(app):
@@ -77,7 +75,7 @@ def test_total_size_of_pending_bodies_is_limited(server, app):
         connection.sendall(head("/api/answer", LARGEST, key) + bytes(LARGEST - 1))
     statuses = [reply(connection) for connection in connections]
     assert sorted(statuses) == [408, 408, 503], "two bodies fit; the third exceeds the limit"
-    body = json.dumps(KEY).encode()
+    body = json.dumps(JOIN).encode()
     with socket.create_connection(server) as connection:
         connection.sendall(head("/api/join", len(body)) + body)
         assert reply(connection) == 200, "the bytes of the first bodies are free again"
@@ -85,12 +83,13 @@ def test_total_size_of_pending_bodies_is_limited(server, app):
         connection.close()
 
 
-@pytest.mark.parametrize("sent", [b"", b"G", b"POST /api/join HTTP/1.1\r\nHost: a\r\n"])
-def test_connection_without_a_request_is_closed(server, sent):
-    start = time.monotonic()
-    with socket.create_connection(server) as connection:
+def test_connections_without_a_request_are_closed(server):
+    start, connections = time.monotonic(), [socket.create_connection(server) for _ in range(3)]
+    for connection, sent in zip(connections, (b"", b"G", b"POST /api/join HTTP/1.1\r\nHost: a\r\n"), strict=True):
         connection.sendall(sent)
-        assert reply(connection) is None
+    for connection in connections:
+        with connection:
+            assert reply(connection) is None
     assert time.monotonic() - start < 3
 
 
@@ -120,13 +119,15 @@ def test_cut_off_upload_logs_one_line(server, app, caplog):
     assert caplog.records[0].exc_info is None
 
 
-@pytest.mark.parametrize(
-    "error",
-    [OperationalError("INSERT", {}, sqlite3.OperationalError("database or disk is full")),
-     sqlite3.OperationalError("unable to open database file"), OSError(28, "No space left on device")],
-)  # fmt: skip
-@pytest.mark.parametrize("part", ["join", "agree", "person", "answer", "state"])
-def test_full_disk_returns_503_and_logs_one_line(client, error, part, monkeypatch, caplog):
+FULL = OperationalError("INSERT", {}, sqlite3.OperationalError("database or disk is full"))
+
+
+@pytest.mark.parametrize(("part", "error"), [
+    *((part, FULL) for part in ("join", "agree", "person", "answer", "state")),
+    ("answer", sqlite3.OperationalError("unable to open database file")),
+    ("answer", OSError(28, "No space left on device")),
+])  # fmt: skip
+def test_full_disk_returns_503_and_logs_one_line(client, part, error, monkeypatch, caplog):
     task = client.get("/api/state", headers=(key := joined(client))).json()["tasks"][0]
 
     def fail(*args, **options):
@@ -188,36 +189,35 @@ def test_stores_and_tables_are_readable_by_owner_only(tmp_path):
 
 
 STUDY = {"count": 2}
-JOIN = {"request": "a random text of many characters"}
 
 
 def client(annotating, host, address):
     return TestClient(OwnHosts(create_app(annotating), host), base_url=address)
 
 
-@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:1", "http://[", "", "x"])
-def test_requests_from_other_origins_are_rejected(annotating, origin):
+def test_requests_from_other_origins_are_rejected(annotating):
     here = client(annotating, "127.0.0.1", "http://127.0.0.1:7860")
     key = here.post("/api/join", json=JOIN, headers={"Origin": "http://127.0.0.1:7860"}).json()["key"]
-    for reply in (
-        here.post("/api/join", json={"request": "another random text"}, headers={"Origin": origin}),
-        here.get("/api/state", headers={"Origin": origin, "X-Key": key}),
-    ):
-        assert (reply.status_code, list(reply.json())) == (403, ["error"])
+    for origin in ("https://evil.example", "null", "http://127.0.0.1:1", "http://[", "", "x"):
+        for reply in (
+            here.post("/api/join", json={"request": "another random text"}, headers={"Origin": origin}),
+            here.get("/api/state", headers={"Origin": origin, "X-Key": key}),
+        ):
+            assert (reply.status_code, list(reply.json())) == (403, ["error"]), origin
     assert len(annotating.study.people()) == 1
     assert here.get("/api/state", headers={"X-Key": key}).status_code == 200
 
 
-@pytest.mark.parametrize(("host", "name", "status"), [
-    ("127.0.0.1", "evil.example:7860", 421), ("localhost", "evil.example", 421),
-    ("127.0.0.1", "127.0.0.1.evil.example", 421), ("127.0.0.1", "[", 421), ("127.0.0.1", "127.0.0.1:7860", 200),
-    ("127.0.0.1", "LOCALHOST:1", 200), ("127.0.0.1", "[::1]:7860", 200),
-    ("0.0.0.0", "visitor-annotate.hf.space", 200), ("192.168.0.7", "laptop.local:7860", 200),
-])  # fmt: skip
-def test_local_server_rejects_foreign_host_names(annotating, host, name, status):
-    here = client(annotating, host, "http://127.0.0.1")
-    assert here.get("/", headers={"Host": name}).status_code == status
-    assert here.post("/api/join", json=JOIN, headers={"Host": name}).status_code == status
+def test_local_server_rejects_foreign_host_names(annotating):
+    for host, name, status in (
+        ("127.0.0.1", "evil.example:7860", 421), ("localhost", "evil.example", 421),
+        ("127.0.0.1", "127.0.0.1.evil.example", 421), ("127.0.0.1", "[", 421), ("127.0.0.1", "127.0.0.1:7860", 200),
+        ("127.0.0.1", "LOCALHOST:1", 200), ("127.0.0.1", "[::1]:7860", 200),
+        ("0.0.0.0", "visitor-annotate.hf.space", 200), ("192.168.0.7", "laptop.local:7860", 200),
+    ):  # fmt: skip
+        here = client(annotating, host, "http://127.0.0.1")
+        assert here.get("/", headers={"Host": name}).status_code == status, name
+        assert here.post("/api/join", json=JOIN, headers={"Host": name}).status_code == status, name
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1"])

@@ -3,21 +3,17 @@
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from pages import BOX, answer_all, client_of, study_of
 from refusals import refused
 
-from saliency_bench.cli import main
 from saliency_bench.spaces.annotate.app import create_app
 from saliency_bench.studies.annotating import AnswerChoice
 from saliency_bench.studies.annotation_report import annotation_report, report_rows
 from saliency_bench.studies.answer_rows import add_lines, copy_without, lines_after
 from saliency_bench.studies.answer_store import Store
 from saliency_bench.studies.exporting import export
-from saliency_bench.studies.formats.regions import FORMATS
 from saliency_bench.studies.owner_actions import act
 from saliency_bench.studies.runs import runs_of
-from saliency_bench.utils.pictures import png
 
 STUDY = {"annotators": 1, "reviewers": 2}
 
@@ -78,15 +74,6 @@ def test_rejected_image_is_reassigned_when_its_author_leaves(annotating):
     assert [task["unit"] for task in later.state(other)["tasks"]] == [unit]
 
 
-def test_explicit_options_override_the_protocol(tmp_path, shapes):
-    words = ["annotate", "--dataset", str(shapes), "--name", "study", "--store", str(tmp_path / "s.db"), "--protocol"]
-    (tmp_path / "masks").mkdir()
-    (tmp_path / "masks/of no image.png").write_bytes(png(BOX))
-    assert main([*words, "p0", "--import", str(tmp_path / "masks"), "--person", "ada", "--annotators", "4"]) == 0
-    settings = Store(tmp_path / "s.db").find().configuration["settings"]
-    assert (settings["annotators"], settings["reviewers"]) == (4, 2), "explicit options count"
-
-
 def test_correction_replaces_the_mask_and_names_its_source(annotating):
     person = draw(annotating, "a")
     rita, saul = (annotating.study.join(letter * 32, "reviewer").name for letter in "rs")
@@ -137,8 +124,7 @@ def test_corrections_are_validated_and_can_be_rejected(annotating):
     assert (counted.revision, counted.corrected_by) == (2, None)
 
 
-@pytest.mark.parametrize("format", FORMATS)
-def test_reports_and_exports_list_corrections(annotating, tmp_path, format):
+def test_reports_and_exports_list_corrections(annotating, tmp_path):
     person = draw(annotating, "a")
     corrected(annotating, "rita", 1)
     unit = annotating.study.answers()[0].unit
@@ -147,10 +133,10 @@ def test_reports_and_exports_list_corrections(annotating, tmp_path, format):
     assert report["reviews"]["correct"] == 1
     assert ["corrected by rita", "1 masks"] in report_rows(report)
     assert "agreement as drawn" in report
-    export(annotating, tmp_path / "out", format)
+    export(annotating, tmp_path / "out", "coco")
     lines = (tmp_path / "out/corrections.csv").read_text().splitlines()
     assert lines == ["image,person,revision,corrected by", f"{unit},{person},1,rita"]
-    export(annotating, tmp_path / "nobody", format, people=False)
+    export(annotating, tmp_path / "nobody", "png", people=False)
     assert "rita" not in (tmp_path / "nobody/corrections.csv").read_text()
 
 

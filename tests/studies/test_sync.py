@@ -194,20 +194,18 @@ def test_merge_leaves_out_a_conflicting_answer(tmp_path):
     assert (found.added, found.left_out, by(paths[0])) == (0, 1, ["ada", "ada on 0"])
 
 
-@pytest.mark.parametrize(("user", "repo", "public", "words"), [
-    (VISITOR, "visitor/open", True, "visitor/open is public, but people's answers are copied only to private"),
-    (VISITOR, "saliency-bench/answers", False, "visitor may not write to saliency-bench/answers"),
-    (READER, "saliency-bench/answers", False, "with this token, which only has read access"),
-    (None, "visitor/answers", False, "needs a token"),
-    (VISITOR, "answers", False, "--sync must be OWNER/NAME"),
-    (VISITOR, "a/b/c", False, "--sync must be OWNER/NAME"),
-])  # fmt: skip
-def test_restore_rejects_unusable_repositories(hub, tmp_path, user, repo, public, words):
-    if public:
-        hub.api(VISITOR).create_repo(repo, repo_type="dataset")
-    error = refused(words, lambda: sync_of(hub, tmp_path / "study.db", user, repo).restore())
-    assert not any(one.token in error for one in (FOUNDER, VISITOR, READER))
-    assert not (tmp_path / "study.db").exists()
+def test_restore_rejects_unusable_repositories(hub, tmp_path):
+    hub.api(VISITOR).create_repo("visitor/open", repo_type="dataset")
+    for user, repo, words in (
+        (VISITOR, "visitor/open", "visitor/open is public, but people's answers are copied only to private"),
+        (VISITOR, "saliency-bench/answers", "visitor may not write to saliency-bench/answers"),
+        (READER, "saliency-bench/answers", "with this token, which only has read access"),
+        (None, "visitor/answers", "needs a token"),
+        (VISITOR, "answers", "--sync must be OWNER/NAME"), (VISITOR, "a/b/c", "--sync must be OWNER/NAME"),
+    ):  # fmt: skip
+        error = refused(words, lambda user=user, repo=repo: sync_of(hub, tmp_path / "study.db", user, repo).restore())
+        assert not any(one.token in error for one in (FOUNDER, VISITOR, READER))
+        assert not (tmp_path / "study.db").exists()
 
 
 def test_public_repository_gets_no_further_answers(hub, tmp_path, capsys):
