@@ -23,6 +23,8 @@ from test_golden_run import network
 
 import saliency_bench as sb
 from saliency_bench import cli
+from saliency_bench.compute.loading.load import load
+from saliency_bench.compute.python_objects import describe
 from saliency_bench.read.finished_run import read_run
 from saliency_bench.read.statistics.intervals import Estimate, outlasting_rare_scores, student
 from saliency_bench.recipes.suites.costs import Cost, cost_of_image, cost_of_retraining, cost_of_training, speed_of
@@ -33,6 +35,7 @@ from saliency_bench.recipes.suites.suite_jobs import Network, SuiteChoice, jobs_
 from saliency_bench.recipes.suites.suite_plan import side_by_side
 from saliency_bench.recipes.suites.suite_schema import Suite, TrainingSpec, find_suite, read_suite
 from saliency_bench.recipes.suites.suite_tables import make_table
+from saliency_bench.recipes.suites.transformed_runs import accuracy_under
 
 METHODS = ["gradient", "gradcam", "random"]
 SUITE = {
@@ -201,16 +204,9 @@ def test_accuracy_matches_runs_and_shifted_images(done):
         if value == "top":
             assert number.value == run.accuracy.value
             continue
-        job = next(job for job in done.jobs if (job.dataset, job.model) == (dataset, model))
-        classifier = sb.load_classifier(str(job.spec.model), device="cpu")
-        rows = [row for row in sb.load_dataset(str(job.spec.dataset)) if row["image_id"] in run.scores.ids]
-        shifted = torch.zeros(len(rows), 3, 32, 32)
-        images = classifier.prepare(rows).images
-        shifted[:, :, :-6] = images[:, :, 6:]  # up by 0.2 of 32 pixels, rounded
-        with torch.no_grad():
-            right = [int(logits.argmax()) == row["label"]
-                     for logits, row in zip(classifier(shifted), rows, strict=True)]  # fmt: skip
-        assert (number.value, number.n) == (sum(right) / len(right), len(rows))
+        spec = next(job.spec for job in done.jobs if (job.dataset, job.model) == (dataset, model))
+        found = accuracy_under(*load(*describe(dict(spec)))[:2], "up")["accuracy"]
+        assert (number.value, number.n) == (found["value"], found["n"])
 
 
 def test_tables_are_saved_in_full_precision_and_shown_on_page(done):
@@ -355,7 +351,8 @@ def test_tables_and_datasets_can_be_selected(file, tmp_path):
 @pytest.mark.parametrize(
     ("conditions", "said"),
     [(["dataset"], "AXIS=NAME"), (["colour=red"], "unknown axis"), (["dataset=onne"], "did you mean one"),
-     (["explainer=nothing"], "unknown explainer .nothing.; known: gradcam")],
+     (["explainer=nothing"], "unknown explainer .nothing.; known: gradcam"),
+     (["metric=mIoU"], "unknown metric 'mIoU'"), (["metric=saliency_mio"], "did you mean saliency_miou")],
 )  # fmt: skip
 def test_invalid_selection_is_rejected(file, tmp_path, conditions, said):
     _, found, tables = find_suite(str(file))
@@ -372,7 +369,12 @@ def test_invalid_selection_is_rejected(file, tmp_path, conditions, said):
     ({"rows": ["datasets"]}, "tables.scores.rows.0"), ({"columns": ["explainer"]}, "axis `value`"),
     ({"variants": {"a": {"t": 1}}}, "`variants` and the axis `variant`"),
     ({"title": None}, "tables.scores.title: is missing"),
-    ({"values": {"a": {"metric": "saliency_miou", "accuracy": "top1"}}}, "exactly one of the keys `metric`"),
+    *(({"values": {"a": value}}, said) for value, said in (
+        ({"metric": "saliency_miou", "accuracy": "top1"}, "exactly one of the keys `metric`"),
+        ({"metric": "saliency_miou", "transform": "left"}, "`transform` requires the key `accuracy`"),
+        ({"metric": "saliency_kae", "exposure": "0.1"}, "require the key `crowd`"),
+        ({"crowd": True, "count": "image"}, "`count` and `bin` must be used together"),
+        ({"metric": "saliency_miou", "run": "al"}, "tables.scores.values: unknown name 'al'; did you mean all"))),
 ])  # fmt: skip
 def test_invalid_keys_and_values_are_rejected_by_location(tmp_path, keys, said):
     path = changed(tmp_path / "own.yaml", tables={"scores": keys})
@@ -406,6 +408,7 @@ def test_unknown_names_and_settings_are_rejected(tmp_path):
     refused("cannot be read", find_suite, str(tmp_path / "nothing.yaml"))
     path = changed(tmp_path / "own.yaml", runs={"all": {"settings": {"targetz": "label"}}})
     refused("did you mean target", read_suite, path)
+    refused("there is no folder 'nowhere'", suite, "p0-table2", out=tmp_path / "out", data="nowhere")
 
 
 def test_missing_sources_are_listed_before_start(file, tmp_path, capsys):

@@ -3,12 +3,12 @@
 import inspect
 import re
 import shlex
+from functools import cache
 from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from refusals import refused
 
 import saliency_bench as sb
 from saliency_bench import registry
@@ -16,9 +16,10 @@ from saliency_bench.compute.classifiers.sources import KNOWN
 from saliency_bench.compute.scoring.transforms import TRANSFORMS
 from saliency_bench.read.cell import Interval
 from saliency_bench.recipes.suites import suite_schema as schema
-from saliency_bench.recipes.suites.numbers import part_of
+from saliency_bench.recipes.suites.numbers import part_of, places_of
 from saliency_bench.recipes.suites.suite_jobs import SuiteChoice, jobs_of, metrics_of
 from saliency_bench.recipes.suites.suite_settings import settings_table
+from saliency_bench.recipes.suites.suite_tables import QUANTITY, check_figures, figures_of
 from saliency_bench.spec import RunSpec
 
 FILES = schema.suite_files()
@@ -32,37 +33,20 @@ def bare(text):
     return text.partition(":")[0]
 
 
-def cells(suite, table):
-    """Return the positions of a table, each as {axis: name}, in the order of the paper."""
-    found = []
-    for name in table.runs:
-        run = suite.runs[name]
-        values = [own for own, value in table.values.items() if value.run in ("", name)]
-        for each in product(run.datasets, run.models, run.explainers, table.variants or [""], values):
-            place = dict(zip(("dataset", "model", "explainer", "variant", "value"), each, strict=True))
-            if all(place[axis] in shown for axis, shown in table.show.items()):
-                found.append(place)
-
-    return found
+def places(suite, name):
+    """Return the positions of the numbers of the paper's table, each as {axis: name}."""
+    table = SUITES[suite].tables[name]
+    every = places_of(SUITES[suite], table).to_dict("records")
+    return [place for place in every if all(map(table.shows, place, place.values()))]
 
 
-def lines(table, found, axes):
-    """Return the names (name, ...) of the rows or columns in the order of `show` or, without `show`, of the runs."""
-    order = {axis: table.show.get(axis) or list(dict.fromkeys(place[axis] for place in found)) for axis in axes}
-    named = {tuple(place[axis] for axis in axes) for place in found}
-    return sorted(named, key=lambda names: [order[axis].index(name) for axis, name in zip(axes, names, strict=True)])
-
-
+@cache
 def figures(suite, name):
     """Return [({axis: name}, number in the paper)]."""
     table = SUITES[suite].tables[name]
-    found = cells(SUITES[suite], table)
-    rows, columns = lines(table, found, table.rows), lines(table, found, table.columns)
-    return [
-        (dict(zip((*table.rows, *table.columns), (*row, *column), strict=True)), figure)
-        for row, printed in zip(rows, table.figures, strict=True)
-        for column, figure in zip(columns, printed, strict=True)
-    ]
+    frame = figures_of(table, places_of(SUITES[suite], table).rename(columns={"value": QUANTITY}))
+    printed = frame.rename(columns={QUANTITY: "value"}).astype(object).where(frame.notna().values, None)
+    return [(place, place.pop("paper")) for place in printed.to_dict("records")]
 
 
 def figure(suite, table, **where):
@@ -79,12 +63,13 @@ def texts_of(suite):
                 yield from {schema.fill(text, variant) for variant in table.variants.values() or [{}]}
 
 
-def parts_of(suite):
-    for table in suite.tables.values():
-        for value in table.values.values():
-            for variant in table.variants.values() or [{}]:
-                if value.part is not None:
-                    yield schema.fill(value.metric, variant), schema.fill(value.part, variant)
+def explainers_of(suite):
+    return {text for run in suite.runs.values() for text in run.explainers}
+
+
+def used(suite):
+    """Return the names of all datasets, models, explainers and metrics."""
+    return {*suite.datasets, *suite.models, *map(bare, (*texts_of(suite), *explainers_of(suite)))}
 
 
 @pytest.mark.parametrize("path", FILES.values(), ids=FILES)
@@ -92,20 +77,15 @@ def test_suite_file_lists_decisions_about_used_items(path):
     assert path.read_text().startswith("# yaml-language-server: $schema=../docs/_static/suite.schema.json\n")
     suite = schema.read_suite(path)
     assert all(name.startswith(f"{path.stem}-") for name in suite.tables)
-    used = {*suite.datasets, *suite.models, *map(bare, texts_of(suite))}
-    used |= {bare(text) for run in suite.runs.values() for text in run.explainers}
     assert len(suite.decisions) > 5
-    assert {name for entry in suite.decisions for name in entry.about} <= used
+    assert {name for entry in suite.decisions for name in entry.about} <= used(suite)
 
 
 @every_suite
 def test_settings_table_lists_options_of_every_used_item(suite):
     rows = {what: (paper, run) for what, paper, run in settings_table("own", suite, suite.tables).rows if what}
-    used = {*suite.datasets, *suite.models, *map(bare, texts_of(suite))}
-    assert rows.keys() == used | {bare(text) for run in suite.runs.values() for text in run.explainers}
-    loaded = [sb.load_metric(text) for text in texts_of(suite)]
-    loaded += [sb.load_explainer(text) for run in suite.runs.values() for text in run.explainers]
-    for item in loaded:
+    assert rows.keys() == used(suite)
+    for item in (*map(sb.load_metric, texts_of(suite)), *map(sb.load_explainer, explainers_of(suite))):
         for option, value in dict(item.options).items():
             shown = re.search(rf"\b{option}=([^,]*)", rows[item.name][1])
             assert str(value) in re.split(" or |[.] ", shown[1]) or str(value) in shown[1], (item.name, option)
@@ -117,14 +97,10 @@ def test_settings_table_lists_options_of_every_used_item(suite):
 @every_suite
 def test_explainers_and_metrics_load_with_smoke_options(suite):
     small = suite.smoke.options
-    for text in {text for run in suite.runs.values() for text in run.explainers}:
-        sb.load_explainer(text)
-        sb.load_explainer(text, **small.get(bare(text), {}))
-    for text in texts_of(suite):
-        sb.load_metric(text)
-        sb.load_metric(text, **small.get(bare(text), {}))
-    used = {bare(text) for text in texts_of(suite)} | {bare(e) for run in suite.runs.values() for e in run.explainers}
-    assert small.keys() <= used
+    for load, texts in ((sb.load_explainer, explainers_of(suite)), (sb.load_metric, texts_of(suite))):
+        for text in texts:
+            load(text, **small.get(bare(text), {}))
+    assert small.keys() <= used(suite)
 
 
 @every_suite
@@ -132,10 +108,10 @@ def test_named_parts_and_transforms_exist(suite):
     for table in suite.tables.values():
         for value, variant in product(table.values.values(), table.variants.values() or [{}]):
             assert schema.fill(value.transform, variant) in ("", *TRANSFORMS)
-    for text, part in parts_of(suite):
-        metric = sb.load_metric(text)
-        fitting = schema.matching_parts(part, metric.declaration.parts(dict(metric.options), None))
-        assert len(fitting) == (dict(metric.options)["trainings"] if "*" in part else 1), (text, part)
+            if value.part is not None:
+                metric, part = sb.load_metric(schema.fill(value.metric, variant)), schema.fill(value.part, variant)
+                fitting = schema.matching_parts(part, metric.declaration.parts(dict(metric.options), None))
+                assert len(fitting) == (dict(metric.options)["trainings"] if "*" in part else 1), (value, part)
 
 
 @every_suite
@@ -157,10 +133,8 @@ def test_every_listed_item_is_used_and_named(suite):
     for kind in ("datasets", "models"):
         assert set(getattr(suite, kind)) == {name for run in suite.runs.values() for name in getattr(run, kind)}
     assert set(suite.runs) == {run for table in suite.tables.values() for run in table.runs}
-    there = {*suite.datasets, *suite.models, *(text for run in suite.runs.values() for text in run.explainers)}
-    assert suite.names.keys() <= there
-    explained = {text for run in suite.runs.values() for text in run.explainers} - suite.names.keys()
-    assert all(sb.load_explainer(bare(text)).baseline for text in explained)
+    assert suite.names.keys() <= {*suite.datasets, *suite.models, *explainers_of(suite)}
+    assert all(sb.load_explainer(bare(text)).baseline for text in explainers_of(suite) - suite.names.keys())
 
 
 def test_training_defaults_match_train_function():
@@ -183,42 +157,20 @@ def test_settings_are_valid_run_settings(suite):
 
 
 @every_table
-def test_figures_match_rows_and_columns_of_table(suite, name):
-    table = SUITES[suite].tables[name]
-    found = cells(SUITES[suite], table)
-    assert found
+def test_figures_and_notes_match_the_table(suite, name):
+    table, there = SUITES[suite].tables[name], places(suite, name)
+    check_figures(SUITES[suite], [name])
+    assert there
     for axis, shown in table.show.items():
-        assert set(shown) == {place[axis] for place in found}, axis
+        assert set(shown) == {place[axis] for place in there}, axis
     if table.figures:
-        rows, columns = lines(table, found, table.rows), lines(table, found, table.columns)
-        assert [len(row) for row in table.figures] == [len(columns)] * len(rows)
-        assert any(figure is not None for row in table.figures for figure in row)
-
-
-@every_table
-def test_every_note_refers_to_shown_cells(suite, name):
-    table = SUITES[suite].tables[name]
+        assert len(table.figures) == len({tuple(place[axis] for axis in table.rows) for place in there})
+        assert any(figure is not None for _, figure in figures(suite, name))
     for note in table.notes:
-        fitting = [
-            place for place in cells(SUITES[suite], table)
-            if all(place[axis] in names for axis, names in note.where.items())]  # fmt: skip
+        fitting = [place for place in there if all(place[axis] in names for axis, names in note.where.items())]
         assert fitting, note
         for axis, names in note.where.items():
             assert set(names) == {place[axis] for place in fitting}, note
-
-
-def test_value_of_unknown_run_is_rejected(tmp_path):
-    text = FILES["p1"].read_text()
-    broken = text.replace('relative=false", run: stability}', 'relative=false", run: stable}')
-    assert broken != text
-    (tmp_path / "own.yaml").write_text(broken)
-    refused(r"tables.p1-table2.values: .*stable.*stability", schema.read_suite, tmp_path / "own.yaml")
-
-
-def test_transform_requires_accuracy():
-    assert schema.Value(accuracy="top1", transform="left").transform == "left"
-    with pytest.raises(ValueError, match="`transform` requires the key `accuracy`"):
-        schema.Value(metric="saliency_miou", transform="left")
 
 
 # Numbers of the papers must be consistent with each other, except where a note states a contradiction.
@@ -274,10 +226,9 @@ def test_p3_orders_match_text_and_groups_exceed_their_maximum(table):
     assert all(printed > 100 / 5 for place, printed in figures("p3", table) if place["value"] in ("PGS", "CGS"))
     rows = np.array(SUITES["p3"].tables[table].figures).reshape(-1, 5, 4)
     assert (np.diff(rows[:, [0, 1, 3, 4]], axis=1) < 0).all()
-    models = lines(SUITES["p3"].tables[table], cells(SUITES["p3"], SUITES["p3"].tables[table]), ("model", "explainer"))
-    families = {model: {explainer for own, explainer in models if own == model} for model, _ in models}
     expected = {"iia", "tattr", "gae", "gradient_rollout:relu=false", "gradcam_vit"}
-    assert families["vit-b"] == families["vit-s"] == expected
+    for model in ("vit-b", "vit-s"):
+        assert {place["explainer"] for place in places("p3", table) if place["model"] == model} == expected
 
 
 def test_p3_table_2_ranks_iia_first_except_by_cdrop():
@@ -338,15 +289,6 @@ def test_part_with_wildcard_is_mean_of_matches():
     assert (both.value, both.low, both.n) == (0.75, None, 9)
     assert part_of(cell, "0.1 training 1") is named["0.1 training 1"]
     assert part_of(cell, "0.2 training *") is None
-
-
-@pytest.mark.parametrize(("select", "words"), [
-    ("explainer=gradcma", "did you mean gradcam"), ("metric=mIoU", "unknown metric 'mIoU'"),
-    ("metric=saliency_mio", "miou"),
-])  # fmt: skip
-def test_unknown_selection_or_data_folder_is_rejected(select, words, tmp_path):
-    refused(words, sb.suite, "p0-table2", out=tmp_path / "out", select=select)
-    refused("there is no folder 'nowhere'", sb.suite, "p0-table2", out=tmp_path / "out", data="nowhere")
 
 
 def test_p2_table_3_ends_with_crowd_of_table_2():
