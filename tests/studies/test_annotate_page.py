@@ -80,12 +80,16 @@ def test_drawings_are_stored_exactly(page, annotating):
     drawn = []
     for index in range(6):
         mask = np.zeros((60, 80), bool)
-        low, high = ((30, 22), (50, 38)) if index == 3 else ((5, 5), (75, 55))  # on the screen
+        low, high = ((30, 22), (50, 38)) if index == 0 else ((5, 5), (75, 55))  # on the screen
         for _ in range(index % 3):
             page.keyboard.press("]" if index % 2 else "[")
-        if index == 3:  # zoomed in
+        if index == 0:  # zoomed in
+            scale, *_, size = view(page)
             page.mouse.move(700, 380)
             page.mouse.wheel(0, -400)
+            zoomed, *_, smaller = view(page)
+            assert zoomed > 1.5 * scale
+            assert smaller * zoomed == pytest.approx(size * scale), "the brush keeps its size on the screen"
         for _ in range(3):
             drag(page, random.uniform(low, high, (5, 2)), mask)
         if index % 2:
