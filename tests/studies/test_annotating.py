@@ -278,12 +278,15 @@ def test_superpixels_of_a_large_image_are_computed_once(tmp_path, monkeypatch):
     assert (pairs == pairs[:, :1, :, :1]).all(), "superpixels are computed at half the size"
 
 
-def test_study_resumes_its_settings(tmp_path):
+def test_study_resumes_its_settings_and_rejects_others(tmp_path):
     rows = dataset(6, masks=3)
     study_of(tmp_path, rows, annotators=4, honeypots=2)
     store, images = Store(tmp_path / "study.db"), StudyImages(rows)
     again = open_study(store, "noise", images, "print")
     assert (again.settings["annotators"], len(again.honeypots)) == (4, 2)
+    words = r"a different configuration \(annotators 4, now 5\); use"
+    refused(words, open_study, store, "noise", images, "print", annotators=5)
+    refused("a different dataset", open_study, store, "noise", images, "other print")
     refused("--honeypot-every must be at least 2", open_study, store, "new", images, "print", honeypot_every=1)
 
 

@@ -641,3 +641,6 @@ def test_coco_annotations_are_separated_by_person(tmp_path):
     content = {"images": [{"id": 1, "file_name": "a.jpg"} | size], "annotations": [annotation, other]}
     (tmp_path / "a.json").write_text(json.dumps(content))
     assert module_of("coco").read(tmp_path / "a.json", "bob")["a.jpg"].tolist() == [[False, True]]
+    content["annotations"] = [annotation, annotation | {"segmentation": other["segmentation"]}]
+    (tmp_path / "a.json").write_text(json.dumps(content))
+    assert module_of("coco").read(tmp_path / "a.json", "bob")["a.jpg"].tolist() == [[True, True]]
