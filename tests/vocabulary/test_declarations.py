@@ -84,6 +84,7 @@ def test_explainer_parameters_can_be_bound_later():
     assert sb.load_explainer(partial(shifted, by=3)).options == (("by", 3),)
     assert sb.load_explainer(Shifted()).name == "Shifted"
     refused("missing a required argument: 'by'", sb.load_explainer, shifted)
+    refused("options can only be set for an explainer passed by name; bind", sb.load_explainer, shifted, by=3)
 
 
 def test_decorator_without_parentheses_is_rejected():

@@ -68,8 +68,8 @@ def test_metric_inputs_follow_parameter_names():
                             (lambda masks, *, maps: maps, ("masks", "maps")),
                             (lambda maps, level=0.5: maps, ("maps",))):  # fmt: skip
         assert as_metric(function).inputs == needs
-    given = as_metric(spread)
-    assert given.options == (("power", 2.0),)
+    given = sb.load_metric(spread)
+    assert (given, given.options) == (as_metric(spread), (("power", 2.0),))
     assert as_metric(partial(spread, power=3.0)).options == (("power", 3.0),)
     assert as_metric(partial(spread, power=3.0)).version != given.version
     assert len(given.version) == 16
@@ -212,14 +212,3 @@ def test_score_samples_accepts_a_function():
         "edges",
         power=3.0,
     )
-
-
-def test_functions_are_loaded_like_names():
-    assert sb.load_metric(spread) == as_metric(spread)
-
-    def level(classifier, images, target):
-        return images.mean(dim=1)
-
-    assert sb.load_explainer(level).name == "level"
-    for load, function in ((sb.load_metric, spread), (sb.load_explainer, level)):
-        refused(r"options can only be set for .* passed by name; bind", load, function, power=3.0)

@@ -42,47 +42,48 @@ def closed_over(power):
     return powered
 
 
+def sideways(start, end):
+    def side(classifier, images, target):
+        return torch.linspace(start, end, images.shape[3]).expand(images[:, 0].shape)
+
+    return side
+
+
 OWN = {"brightness": brightness, "weighted": weighted, "Edges": Edges(2), "powered": closed_over(3),
        "<lambda>": lambda classifier, images, target: images[:, 0]}  # fmt: skip
+SIDES = sideways(1, 0), sideways(0, 1)  # functions with the same name
 
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory, shapes, resnet):
     return sb.run(
-        dataset=str(shapes), model=str(resnet), explainers=list(OWN.values()), metrics=["saliency_miou"], limit=4,
+        dataset=str(shapes), model=str(resnet), explainers=[*OWN.values(), *SIDES], metrics=["saliency_miou"], limit=4,
         batch_size=4, out=tmp_path_factory.mktemp("runs") / "own", device="cpu", progress=False)  # fmt: skip
 
 
 def test_run_report_and_results_name_every_user_function(done, tmp_path):
-    assert [cell["explainer"] for cell in done.summary["cells"]] == list(OWN)
+    names = [*OWN, "side", "side"]
+    assert [cell["explainer"] for cell in done.summary["cells"]] == names
     page = done.report.read_text()
     assert "A Python function" in page
     assert "<lambda>" not in page  # it is escaped on the page
     assert "&lt;lambda&gt;" in page
     cells = read_checked(of_run(done.folder, "ada").write(tmp_path)[0].parent).result.cells
-    assert [cell.explainer for cell in cells] == list(OWN)
+    assert [cell.explainer for cell in cells] == names
     versions = [cell.explainer_version for cell in cells]
     assert all(isinstance(version, str) and len(version) == 16 for version in versions)
-    assert len(set(versions)) == len(OWN)
+    assert len(set(versions)) == len(names)
     assert cells[1].explainer_options == {"channel": 0, "scale": "tensor([2., 3., 4.])"}
 
 
-def test_functions_with_same_name_keep_separate_maps_and_times(shapes, resnet, tmp_path):
-    def left(classifier, images, target):
-        return torch.linspace(1, 0, images.shape[3]).expand(images[:, 0].shape)
-
-    def right(classifier, images, target):
-        return torch.linspace(0, 1, images.shape[3]).expand(images[:, 0].shape)
-
-    left.__name__ = right.__name__ = "side"
-    done = sb.run(dataset=str(shapes), model=str(resnet), explainers=[left, right], metrics=["saliency_miou"], limit=4,
-                  out=tmp_path / "run", device="cpu", progress=False)  # fmt: skip
+def test_functions_with_same_name_keep_separate_maps_and_times(done):
     run = read_run(done.folder)
-    first, second = (run.examples[f"maps/{row.explainer_id}"] for row in run.table.rows)
+    sides = [cell.explainer_id for cell in run.cells if cell.explainer == "side"]
+    first, second = (run.examples[f"maps/{explainer_id}"] for explainer_id in sides)
     assert (first[:, :, 0] > first[:, :, -1]).all()
     assert (second[:, :, 0] < second[:, :, -1]).all()
     assert set(run.timings["explainers"]) == {row.explainer_id for row in run.table.rows}
-    names = [row.name for row in run.table.rows]
+    names = [row.name for row in run.table.rows if row.explainer_id in sides]
     assert all(re.fullmatch(r"side \(version [0-9a-f]{6}\)", name) for name in names)
     assert str(done).count("side (version ") == 2
     page = done.report.read_text(encoding="utf-8").replace("<wbr>", "")
