@@ -32,7 +32,7 @@ from saliency_bench.hub_builders import _source
 from saliency_bench.read import records
 from saliency_bench.read.finished_run import read_run
 from saliency_bench.read.manifest import read_manifest
-from saliency_bench.utils.files import load_arrays, parse_json, read_json
+from saliency_bench.utils.files import load_arrays, parse_json
 from saliency_bench.utils.pictures import LARGEST, UnreadableError, file_bytes
 from saliency_bench.utils.plain_yaml import parse_yaml
 
@@ -200,7 +200,7 @@ def test_parquet_text_size_is_checked_before_reading(run, monkeypatch, bomb):
         (("only",), {"samples": "x"}), (("command",), None), (("halved_chunks",), None), (("precision",), {}),
     ],
 )  # fmt: skip
-def test_field_of_wrong_type_is_rejected_by_name(run, made, capsys, place, value):
+def test_field_of_wrong_type_is_rejected_by_name(run, capsys, place, value):
     def change(summary):
         *above, last = place
         for key in above:
@@ -209,7 +209,9 @@ def test_field_of_wrong_type_is_rejected_by_name(run, made, capsys, place, value
 
     change_summary(run, change)
     assert "summary.json is damaged (" + ".".join(place) in refusal(capsys, ["report", run])
-    change_summary(run, lambda summary: summary.update(read_json(made / "summary.json")))
+
+
+def test_timings_of_wrong_type_are_rejected(run, capsys):
     (run / "timings.json").write_text('{"explainers": 3}')
     assert "timings.json is damaged (explainers" in refusal(capsys, ["report", run])
 
@@ -300,7 +302,7 @@ def test_yaml_errors_are_one_line(text, words):
         assert len(str(caught.value)) < 350
 
 
-def test_yaml_allows_limited_aliases():
+def test_yaml_allows_limited_aliases(monkeypatch):
     text = "a: &a {x: 1, y: no}\nb: {<<: *a, z: [*a, 0x10, 1:30, 2001-09-09, 1.5]}"
     parsed = parse_yaml(text)
     assert (parsed, parsed["b"]["z"][0]) == (yaml.safe_load(text), {"x": 1, "y": False})
@@ -308,8 +310,9 @@ def test_yaml_allows_limited_aliases():
     for mapping in (text, "a: &a 1\nb: *a"):
         with pytest.raises(ValueError, match=r"it has the alias \*a"):
             parse_yaml(mapping, aliases=False)
-    keys = "\n".join(f"k{number}: {number}" for number in range(100_000))
-    assert len(parse_yaml(keys)) == 100_000
+    monkeypatch.setattr("saliency_bench.utils.plain_yaml.MOST_NODES", 500)  # does not limit what is not repeated
+    keys = "\n".join(f"k{number}: {number}" for number in range(1000))
+    assert len(parse_yaml(keys)) == 1000
 
 
 def test_archive_with_duplicate_member_is_rejected(tmp_path):

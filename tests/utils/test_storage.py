@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from commands import refusal, said
 from refusals import refused
+from test_reporting import make_run
 
 import saliency_bench as sb
 from saliency_bench.compute.training import train
@@ -98,9 +99,8 @@ def odd(kind: str, path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def run(shapes, resnet, tmp_path_factory):
-    out = tmp_path_factory.mktemp("runs") / "run"
-    return sb.run(dataset=str(shapes), model=str(resnet), out=out, limit=8, batch_size=4, **RUN)
+def run(tmp_path_factory):
+    return make_run(tmp_path_factory.mktemp("run"), samples=12)
 
 
 @pytest.mark.parametrize(("kind", "linked"), [("pipe", False), ("socket", False), ("device", False), ("device", True)])
@@ -113,7 +113,7 @@ def test_report_does_not_replace_special_files(kind, linked, run, tmp_path, monk
         Path("link").symlink_to(path)
         path = Path("link")
     monkeypatch.setattr("saliency_bench.read.finished_run.read_run", pytest.fail)  # refused before anything is read
-    assert f"{path} is not a regular file" in refusal(capsys, ["report", run.folder, "--out", path])
+    assert f"{path} is not a regular file" in refusal(capsys, ["report", run, "--out", path])
     assert path.is_symlink() == linked
     assert (path.stat().st_ino, path.stat().st_mode) == (before.st_ino, before.st_mode)
 
@@ -199,7 +199,7 @@ def test_training_reports_full_disk(kilobytes, shapes, small_disk, capsys):
 
 def test_report_command_names_full_disk(run, small_disk, capsys):
     disk = small_disk(16)
-    shown = said(capsys, ["report", str(run.folder), "--out", str(disk / "page.html")], 2)
+    shown = said(capsys, ["report", str(run), "--out", str(disk / "page.html")], 2)
     assert f"cannot write {disk / 'page.html'}: No space left on device; free some" in shown
     assert list(disk.iterdir()) == []
 
