@@ -20,7 +20,6 @@ from saliency_bench.read.analysis.comparison import compare_runs, lines
 from saliency_bench.read.analysis.differences import conflicts, differences
 from saliency_bench.read.analysis.pairs import explainer_pairs
 from saliency_bench.read.analysis.verdict import Verdict
-from saliency_bench.read.cell import read_cells
 from saliency_bench.read.finished_run import read_run
 from saliency_bench.read.report.comparison_page import difference_verdict
 from saliency_bench.read.report.sample_pictures import sample_groups
@@ -164,13 +163,6 @@ def test_submission_with_altered_aggregate_is_rejected(done):
         result = Result.model_validate_json(json.dumps(changed))
         records = recorded(result, submission.records, done.folder)
         refused(f"{next(iter(change))} of cell", checked, result, records, done.folder)
-
-
-def test_cells_of_earlier_versions_have_no_aggregate(done):
-    cells = json.loads(json.dumps(done.summary["cells"]))
-    for cell in cells:
-        del cell["aggregate"], cell["note"]
-    assert not any(cell.aggregate or cell.note for cell in read_cells(cells))
 
 
 def test_aggregates_have_no_per_sample_scores(done):

@@ -41,6 +41,11 @@ def test_cell_round_trips_through_flat_json():
     assert set(CellResult.model_fields) == set(RESULT)
 
 
+def test_cell_of_earlier_version_is_read():
+    (cell,) = read_cells([{name: RESULT[name] for name in set(RESULT) - LATER}])
+    assert (cell.aggregate, cell.note, cell.parts, cell.beats_baselines) == (False, "", {}, None)
+
+
 def test_cell_is_immutable():
     (cell,) = read_cells([RESULT])
     with pytest.raises(ValidationError):
