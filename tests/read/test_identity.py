@@ -77,16 +77,6 @@ def test_metric_with_fixed_targets_has_one_id(needs):
     assert len(ids) == 1
 
 
-@pytest.mark.parametrize("place", range(3))
-def test_name_options_and_version_change_the_id(place):
-    def changed(versioned):
-        return (*versioned[:place], ("other", "{}", 9)[place], *versioned[place + 1 :])
-
-    ids = {HAND_MADE.cell_id(EXPLAINER, METRIC), HAND_MADE.cell_id(changed(EXPLAINER), METRIC),
-           HAND_MADE.cell_id(EXPLAINER, changed(METRIC))}  # fmt: skip
-    assert len(ids) == 3
-
-
 def test_possible_ids_cover_every_combination_of_inputs():
     others = ({"groups": None, "target": "predicted"}, {"mask_values": "1"})
     for identity in (HAND_MADE, *(HAND_MADE.model_copy(update=update) for update in others)):
