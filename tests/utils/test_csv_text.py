@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from saliency_bench.utils.csv_text import csv_rows, csv_text, escaped, unescaped
 
 NUMBER = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|-"
-PLAIN = ["-5", "+0.5", "-1e-3", "a=b", "x-y", "", "-", "it's", "a; b", "1-2", "me@home", "e-mail; =" + "x"][:-1]
+PLAIN = ["-5", "+0.5", "-1e-3", "a=b", "x-y", "", "-", "it's", "a; b", "1-2", "me@home"]
 
 
 def cells(text):
