@@ -203,7 +203,6 @@ def test_fingerprint_depends_on_content_only(folder, tmp_path):
 
 
 @pytest.mark.parametrize(("name", "options", "message"), [
-    ("shapes-xai", {"split": "tset", **SMALL}, "unknown split of .*'tset'; did you mean test"),
     ("shapes-xai", {"sizes": 4}, "did you mean size"),
     ("pet-xai", {"border": True}, "border can only be set when building"),
     ("./no-such-folder", {}, "not a folder"), ("./none.parquet", {}, "there is no file"),

@@ -9,6 +9,7 @@ import PIL.ImageChops
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from commands import said
 from PIL import Image
 from refusals import refused
@@ -44,17 +45,22 @@ def rows():
     return datasets.Dataset.from_dict({"image": images, "label": NAMES, "mask": masks})
 
 
-@pytest.fixture
-def run(tmp_path):
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    torch.manual_seed(0)
     network = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
     model = sb.load_classifier(network, mean=0, std=1, labels=["cat", "dog"])
 
     def runs(dataset, metrics=("saliency_miou", "saliency_insertion"), **settings):
-        out = tmp_path / f"run-{len(list(tmp_path.glob('run-*')))}"
-        return sb.run(dataset=dataset, model=model, explainers=["centre"], metrics=list(metrics), out=out,
-                      progress=False, **settings)  # fmt: skip
+        return sb.run(dataset=dataset, model=model, explainers=["centre"], metrics=list(metrics), progress=False,
+                      out=tmp_path_factory.mktemp("runs") / "run", **settings)  # fmt: skip
 
     return runs
+
+
+@pytest.fixture(scope="module")
+def expected(rows, run):
+    return run(rows)
 
 
 def picture_folder(folder, rows, column="mask_file_name"):
@@ -140,9 +146,8 @@ def united(rows, words="lists .* a sample has one image; combine"):
 
 @pytest.mark.sample(3, 5)
 @pytest.mark.parametrize("form", FORMS)
-def test_every_dataset_form_gives_the_same_scores(form, rows, run, tmp_path):
-    (tmp_path / "data").mkdir()
-    expected, found = run(rows), run(FORMS[form](rows, tmp_path / "data"))
+def test_every_dataset_form_gives_the_same_scores(form, rows, run, expected, tmp_path):
+    found = run(FORMS[form](rows, tmp_path))
     assert scores(found) == scores(expected)
     assert [cell.n for cell in found.cells] == [6, 6]
     assert set(found.records()["image_id"]) == set("012345")
@@ -221,7 +226,7 @@ def test_dataset_dict_uses_the_requested_split(rows, run):
     refused(r"pass dataset\['test'\]\.select", sb.load_dataset, held, "test[:2]")
 
 
-def test_16_bit_images_run_and_arrays_are_rejected(rows, run):
+def test_16_bit_images_run_and_arrays_are_rejected(rows, run, expected):
     """Test that a run reads the stored 16 bits and does not clip them."""
     deep = [drawing(index)[..., 0].astype(np.uint16) * 200 for index in range(len(NAMES))]
     content, numbers = rows.remove_columns("image").to_dict(), []
@@ -233,7 +238,7 @@ def test_16_bit_images_run_and_arrays_are_rejected(rows, run):
     refused(r"column \"image\" .* contains arrays; .*PIL.Image.fromarray", run, arrays)
     made = arrays.map(lambda row: {"image": Image.fromarray(np.asarray(row["image"], "uint8"))})
     made = made.cast_column("image", datasets.Image())
-    assert run(made).to_pandas()["value"].tolist() == run(rows).to_pandas()["value"].tolist()
+    assert run(made).to_pandas()["value"].tolist() == expected.to_pandas()["value"].tolist()
 
 
 def in_window(values):
@@ -278,14 +283,14 @@ def test_run_without_masks_skips_only_mask_metrics(rows, run, capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["bytes", "structs"])
-def test_foreign_parquet_file_gives_the_same_scores(form, rows, run, tmp_path):
+def test_foreign_parquet_file_gives_the_same_scores(form, rows, run, expected, tmp_path):
     encoded = {column: [pictures.png(np.asarray(row[column])) for row in rows] for column in ("image", "mask")}
     if form == "structs":
         encoded = {name: [{"bytes": one, "path": None} for one in held] for name, held in encoded.items()}
         kind = pa.struct({"bytes": pa.binary(), "path": pa.string()})
         encoded = {name: pa.array(held, kind) for name, held in encoded.items()}
     pq.write_table(pa.table({**encoded, "label": NAMES}), tmp_path / "mine.parquet")
-    assert [cell.value for cell in run(tmp_path / "mine.parquet").cells] == [cell.value for cell in run(rows).cells]
+    assert scores(run(tmp_path / "mine.parquet")) == scores(expected)
 
 
 def test_training_without_splits_error_suggests_a_hash_split(rows, resnet, tmp_path, capsys):
@@ -340,6 +345,7 @@ def test_three_valued_masks_need_mask_values(rows, run, tmp_path, capsys):
     assert reason in str(told)
     refused(r"image 0: a mask with more than two values", run, folder, strict=True)
 
+    runs = []
     for mask_values, inside in ((1, [value == 1 for value in values]), ([3, "1"], [value != 2 for value in values])):
         chosen, plain = (run(folder, mask_values=mask_values),
                          run(with_masks(rows, [Image.fromarray(m) for m in inside])))  # fmt: skip
@@ -347,18 +353,14 @@ def test_three_valued_masks_need_mask_values(rows, run, tmp_path, capsys):
         assert chosen.summary["masks"]["mean_share"] == pytest.approx(np.mean(inside))
         assert chosen.cells[0].cell_id not in (miou.cell_id, plain.cells[0].cell_id)
         assert chosen.cells[1].cell_id == insertion.cell_id  # insertion needs no masks
-    assert run(folder, mask_values=("1", "3")).cells[0].cell_id == chosen.cells[0].cell_id
-    assert read_manifest(chosen.folder).identity.mask_values == "1 3"
-    assert "mask_values=['3', '1']" in chosen.summary["command"]
+        runs.append(chosen)
+    pet, with_border = runs
+    assert read_manifest(with_border.folder).identity.mask_values == "1 3"
+    assert "mask_values=['3', '1']" in with_border.summary["command"]
     refused("foreground=reddish is not valid", run, folder, mask_values="reddish")
 
-
-def test_mask_values_apply_beside_a_damaged_image(rows, run, tmp_path):
-    marked = [{**row, "mask": Image.fromarray(value)} for row, value in zip(rows, trimaps(rows), strict=True)]
-    folder = picture_folder(tmp_path / "data" / "test", marked)
-    intact = scores(run(folder.parent, mask_values=1))
-    (folder / "2.png").write_bytes(b"damaged")
-    damaged = scores(run(folder.parent, mask_values=1))
+    (folder / "test" / "2.png").write_bytes(b"damaged")
+    intact, damaged = scores(pet), scores(run(folder, mask_values=1))
     assert len(damaged) == len(intact)
     assert [value == intact[key] for key, value in damaged.items()].count(False) == 2  # one image and two metrics
 
