@@ -1,13 +1,13 @@
 """Tests of `analyse --what agreement` on generated answers with a known order of explainers, against slow code."""
 
-import csv
 import json
+from csv import DictReader, writer
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from bootstrap import draws
+from pyarrow import csv
 from refusals import refused
 from scipy import stats
 from test_analyses import left_open
@@ -50,8 +50,13 @@ def answers(done, tmp_path_factory):
         rows.append((images[0], explainer, 1.0, "gave up", False))
     path = tmp_path_factory.mktemp("answers") / "answers.csv"
     with path.open("w", newline="") as file:
-        csv.writer(file).writerows([("image_id", "explainer", "exposure", "person", "right"), *rows])
+        writer(file).writerows([("image_id", "explainer", "exposure", "person", "right"), *rows])
     return path
+
+
+@pytest.fixture(scope="module")
+def found(done, answers):
+    return sb.analyse(done, "agreement", answers=answers).data
 
 
 def hash_of(text):
@@ -65,7 +70,7 @@ def predictions(done):
 def literal_people(path, explainer, exposure, images):
     """Return (number of people who were right at or before an exposure, number of people) for each image."""
     with path.open() as file:
-        rows = [row for row in csv.DictReader(file) if row["explainer"] == explainer]
+        rows = [row for row in DictReader(file) if row["explainer"] == explainer]
     found = []
     for image_id in images:
         own = [row for row in rows if row["image_id"] == image_id]
@@ -84,8 +89,8 @@ def automated(done, metric, explainer, exposure, images):
 
 @pytest.mark.filterwarnings("ignore:An input array is constant")
 @pytest.mark.parametrize("metric", ["saliency_kae", "saliency_roae"])
-def test_agreement_at_each_exposure_matches_scipy(done, answers, metric):
-    rows = [row for row in sb.analyse(done, "agreement", answers=answers).data["exposures"] if row["metric"] == metric]
+def test_agreement_at_each_exposure_matches_scipy(done, answers, found, metric):
+    rows = [row for row in found["exposures"] if row["metric"] == metric]
     assert [row["exposure"] for row in rows] == list(SHOWN)
     images = sorted(row["image_id"] for row in predictions(done))  # the order of clusters
     images = [one for one in images if one in answers.read_text()]
@@ -111,8 +116,8 @@ def test_agreement_at_each_exposure_matches_scipy(done, answers, metric):
         assert (row["explainers"], row["n"]) == (4, 25)
 
 
-def test_crowd_auc_matches_literal_area_and_known_order(done, answers):
-    people = {row["explainer"]: row for row in sb.analyse(done, "agreement", answers=answers).data["people"]}
+def test_crowd_auc_matches_literal_area_and_known_order(done, answers, found):
+    people = {row["explainer"]: row for row in found["people"]}
     images = [row["image_id"] for row in predictions(done)]
     for name, row in people.items():
         shares = [0.0]
@@ -126,46 +131,22 @@ def test_crowd_auc_matches_literal_area_and_known_order(done, answers):
     assert sorted(people, key=lambda name: -people[name]["saliency_crowd_auc"]) == EXPLAINERS
 
 
-def test_metric_with_order_of_people_agrees_fully(done, tmp_path):
-    """Derive judgements from the metric: people are right at 30 % exactly where the network is."""
-    images, means = [row["image_id"] for row in predictions(done)], {}
-    table = {name: [] for name in ("image_id", "explainer", "exposure", "person", "right")}
-    for explainer in EXPLAINERS:
-        values = automated(done, "saliency_kae", explainer, 0.3, images)
-        means[explainer] = values.mean()
-        for image_id, right in zip(images, values, strict=True):
-            for name, value in zip(table, (image_id, explainer, 0.3, "p", bool(right)), strict=True):
-                table[name].append(value)
-    pq.write_table(pa.table(table), tmp_path / "answers.parquet")
-    assert len(set(means.values())) > 1
-    data = sb.analyse(done, "agreement", answers=tmp_path / "answers.parquet").data
-    row = next(row for row in data["exposures"] if (row["metric"], row["exposure"]) == ("saliency_kae", 0.3))
-    assert (row["spearman"], row["kendall tau-b"]) == (pytest.approx(1), pytest.approx(1))
-    row = next(row for row in data["exposures"] if (row["metric"], row["exposure"]) == ("saliency_kae", 0.2))
-    assert row["spearman"] is None  # no one was right at a lower exposure
-    for row in data["accuracies"]:
-        if (row["metric"], row["exposure"]) == ("saliency_kae", 0.3):
-            assert row["automated"] == row["people"] == pytest.approx(means[row["explainer"]])
-    assert data["answers"] == sha256_of(tmp_path / "answers.parquet")
-
-
 @pytest.mark.slow
-def test_merged_runs_match_single_run(shapes, model, done, answers, tmp_path):
+def test_merged_runs_match_single_run(shapes, model, found, answers, tmp_path):
     """Test runs in several folders, each of which contains only the parts of its own cells."""
     parts = (EXPLAINERS[:3], "kae"), (EXPLAINERS[2:], "kae"), (EXPLAINERS[1:], "roae"), (EXPLAINERS[:1], "roae")
     runs = [start(shapes, model, tmp_path / str(number), explainers=names, metrics=[f"saliency_{metric}"])
             for number, (names, metric) in enumerate(parts)]  # fmt: skip
-    found = sb.analyse(runs, "agreement", answers=answers)
-    assert len(found.runs) == 1
-    expected = sb.analyse(done, "agreement", answers=answers)
+    merged = sb.analyse(runs, "agreement", answers=answers)
+    assert len(merged.runs) == 1
 
     def rows(data, what):
         return {tuple(row[name] for name in ("metric", "explainer", "exposure") if name in row): row
                 for row in data[what]}  # fmt: skip
 
     for what in ("exposures", "people", "accuracies"):
-        assert rows(found.data, what) == rows(expected.data, what)
-    assert {row["explainers"] for row in found.data["exposures"]} == {len(EXPLAINERS)}
+        assert rows(merged.data, what) == rows(found, what)
+    assert {row["explainers"] for row in merged.data["exposures"]} == {len(EXPLAINERS)}
 
 
 def test_records_are_read_once_per_metric(done, answers, monkeypatch):
@@ -195,7 +176,8 @@ def test_command_writes_tables_and_plot(done, answers, tmp_path, capsys):
     words = ["analyse", str(done.folder), "--what", "agreement", "--answers", str(answers), "--out", str(tmp_path)]
     assert main(words) == 0
     assert "saliency_crowd_auc" in capsys.readouterr().out
-    assert json.loads((tmp_path / "agreement.json").read_text())["people"]
+    data = json.loads((tmp_path / "agreement.json").read_text())
+    assert (len(data["people"]), data["answers"]) == (len(EXPLAINERS), sha256_of(answers))
     assert {"agreement.svg", "agreement-people.csv",
             "agreement-accuracies.tex"} <= {one.name for one in tmp_path.iterdir()}  # fmt: skip
 
@@ -214,6 +196,13 @@ def test_invalid_answers_are_rejected(tmp_path, text, line):
     path = tmp_path / "answers.csv"
     path.write_text(text)
     refused(line, read_answers, path)
+
+
+def test_answers_may_be_a_parquet_file(answers, tmp_path):
+    path = tmp_path / "answers.parquet"
+    pq.write_table(csv.read_csv(answers), path)
+    expected = read_answers(answers)
+    assert str(read_answers(path)) == str(expected).replace(expected.sha256, sha256_of(path))
 
 
 def test_missing_or_unrelated_answers_are_rejected(done, answers, tmp_path):
@@ -248,7 +237,7 @@ def test_accuracies_cover_only_judged_images(done, answers, tmp_path):
     refused(words, sb.analyse, done, "agreement", answers=path)
 
 
-def test_answers_with_dataset_apply_only_to_its_runs(done, answers, tmp_path):
+def test_answers_with_dataset_apply_only_to_its_runs(done, answers, found, tmp_path):
     lines, fingerprint = answers.read_text().splitlines(), done.summary["dataset"]["fingerprint"]
 
     def of(dataset):
@@ -257,5 +246,5 @@ def test_answers_with_dataset_apply_only_to_its_runs(done, answers, tmp_path):
         return path
 
     runs = [read_run(done.folder)]
-    assert agreement(runs, of(fingerprint)).data["people"] == agreement(runs, answers).data["people"]
+    assert agreement(runs, of(fingerprint)).data["people"] == found["people"]
     refused(r"has only answers about datasets that are not in the runs: voc$", agreement, runs, of("voc"))
