@@ -4,7 +4,6 @@ import json
 import math
 import re
 import shutil
-from html.parser import HTMLParser
 from itertools import product
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from commands import said
+from html_structure import Structure
 from PIL import Image
 from refusals import refused
 from scipy import stats
@@ -25,17 +25,16 @@ from saliency_bench.read import records
 from saliency_bench.read.analysis.comparison import compare_runs, merge_runs
 from saliency_bench.read.analysis.correlations import metric_agreement
 from saliency_bench.read.analysis.differences import conflicts, differences, same
-from saliency_bench.read.analysis.verdict import Verdict
-from saliency_bench.read.cell import CellKey, CellResult, as_json, read_cells
+from saliency_bench.read.cell import CellKey, CellResult, read_cells
 from saliency_bench.read.finished_run import Run, load_run, read_run
 from saliency_bench.read.identity import Identity
 from saliency_bench.read.manifest import Manifest, read_manifest
-from saliency_bench.read.report.comparison_page import run_names
+from saliency_bench.read.report.comparison_page import difference_verdict, run_names
 from saliency_bench.read.report.report_page import report
 from saliency_bench.read.report.sample_pictures import outline, picture
 from saliency_bench.read.report.templates import HERE
 from saliency_bench.read.report.words import signed
-from saliency_bench.read.statistics.ranking import Contrast, compare, ranked
+from saliency_bench.read.statistics.ranking import compare, ranked
 from saliency_bench.read.summary import summarise, table
 from saliency_bench.score_notes import FLAT
 from saliency_bench.spec import RunSpec
@@ -46,6 +45,7 @@ from saliency_bench.utils.provenance import provenance
 
 METHODS = {"gradcam": 0.55, "rise": 0.45, "integrated_gradients": 0.3, "centre": 0.25, "random": 0.22}
 METRICS = ("saliency_miou", "saliency_pointing_game", "saliency_insertion")
+SMALL = {"samples": 12, "methods": {"gradcam": 0.5}, "metrics": METRICS[:1]}  # a run whose page is written quickly
 LABELS = ("circle", "square")
 
 
@@ -184,38 +184,6 @@ def change_cells(folder: Path, **changes: dict) -> None:
         if name in changes])  # fmt: skip
 
 
-class Structure(HTMLParser):
-    """HTML parser that collects external files and tables, and checks that tags are closed in order."""
-
-    VOID = ("meta", "img", "br", "col", "wbr")
-
-    def __init__(self, page: str):
-        super().__init__()
-        self.open: list[str] = []
-        self.loads: list[str] = []
-        self.ids: list[str] = []
-        self.tags: list[str] = []
-        self.pictures: list[dict] = []
-        self.feed(page)
-
-    def handle_starttag(self, tag, attrs):
-        named = dict(attrs)
-        self.tags.append(tag)
-        self.loads += [named[key] for key in ("src", "href", "srcset", "data", "poster") if key in named]
-        self.ids += [named["id"]] if "id" in named else []
-        self.pictures += [named] if tag == "img" else []
-        if tag not in self.VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        self.handle_starttag(tag, attrs)
-        if tag not in self.VOID:
-            self.open.pop()
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-
 def test_page_is_self_contained_and_well_formed(folder, page, tmp_path):
     assert report(folder, tmp_path / "again.html").read_text(encoding="utf-8") == page
     structure = Structure(page)
@@ -255,7 +223,7 @@ def test_page_shows_every_value_interval_and_reason(folder, page):
 def test_page_escapes_hostile_names(tmp_path):
     hostile = "<script>alert(1)</script>\u202e\"'&"  # it also contains a character that reverses the text direction
     ids = [f"{hostile}{number}" for number in range(12)]
-    folder = make_run(tmp_path / "run", ids=ids)
+    folder = make_run(tmp_path / "run", **SMALL, ids=ids)
     change_summary(folder, lambda summary: summary["dataset"].update(id=hostile))
     page = page_of(folder)
     assert page.count("<script") == 1  # only the script of the page
@@ -264,26 +232,21 @@ def test_page_escapes_hostile_names(tmp_path):
     assert Structure(page).open == []
 
 
-def test_page_works_without_pictures_and_timings(copied):
-    (copied / "examples.npz").unlink()
-    (copied / "timings.json").unlink()
-    page = page_of(copied)
-    assert "Samples</h2>" not in page
-    assert "<img" not in page
-    assert "Provenance</h2>" in page
-
-
-def test_missing_values_are_shown_as_dashes(tmp_path):
-    folder = make_run(tmp_path / "run", samples=9)  # an interval needs ten samples
+def test_page_shows_what_a_small_or_empty_run_contains(tmp_path):
+    folder = make_run(tmp_path / "run", **SMALL | {"samples": 9})  # an interval needs ten samples
     page, cell = page_of(folder), read_json(folder / "summary.json")["cells"][0]
     assert cell["low"] is None
     assert f'<span class="value">{cell["value"]:.3f}</span> <span class="interval"></span>' in page
     empty = make_run(tmp_path / "empty", ids=["a", "b", "c"], no_masks=True, pictures=False)
+    (empty / "timings.json").unlink()
     page = page_of(empty)
     assert read_json(empty / "summary.json")["cells"][0]["value"] is None
     assert '<span class="value">–</span>' in page
     assert "nan" not in re.sub(r"base64,[^\"]*", "", page).lower().replace("provenance", "")
     assert "None" not in page
+    assert "Samples</h2>" not in page
+    assert "<img" not in page
+    assert "Provenance</h2>" in page
 
 
 def test_metric_versions_have_separate_columns(copied):
@@ -292,48 +255,6 @@ def test_metric_versions_have_separate_columns(copied):
     names = ["saliency_miou (version 1)", "saliency_pointing_game", "saliency_miou (version 2)"]
     assert [column.name for column in run.table.columns] == names
     assert len(run.table.rows) == len(METHODS)
-
-
-def told(pairs: dict[tuple[str, str], tuple[float, float | None]], higher: bool = True, metrics=1) -> Run:
-    """Create a run with one or several metrics and pairs {(explainer, other): (difference, p-value)}."""
-    names = list(dict.fromkeys(name for pair in pairs for name in pair))
-    keys = {(name, metric): _key(name, METRICS[metric], 0, higher) for name in names for metric in range(metrics)}
-    cells = [_result(key, 60, 0.5, 0.4, 0.6) for key in keys.values()]
-    contrasts = [
-        Contrast(
-            metric=METRICS[metric], explainers=pair, cells=tuple(keys[name, metric].cell_id for name in pair), n=60,
-            clusters=60, difference=difference, low=difference - 0.1, high=difference + 0.1, p=p,
-        )
-        for pair, (difference, p) in pairs.items()
-        for metric in range(metrics)
-    ]  # fmt: skip
-    return run_in_memory(cells, [], {}, comparisons=as_json(contrasts))
-
-
-def verdict(run: Run) -> list[str]:
-    return Verdict(run.cells, run.contrasts).sentences()
-
-
-@pytest.mark.parametrize(("pairs", "higher", "words"), [
-    ({("random", "a"): (-0.3, 0.01)}, True, "a beats random on saliency_miou"),
-    ({("a", "random"): (0.3, 0.01)}, False, "a falls behind random on saliency_miou"),
-    ({("a", "random"): (0.3, None)}, True, "a against random: too few samples to tell on saliency_miou"),
-    ({("a", "b"): (-0.3, 0.01)}, True, "no random baseline"),
-])  # fmt: skip
-def test_verdict_follows_difference_and_p_value(pairs, higher, words):
-    assert any(re.search(rf"\b{words}\b", sentence) for sentence in verdict(told(pairs, higher)))
-
-
-def test_random_is_the_first_baseline():
-    run = told({("a", "centre"): (0.3, 0.01), ("a", "random"): (0.2, 0.01)})
-    assert [table[0].other for table in Verdict(run.cells, run.contrasts).against_baselines()] == ["random", "centre"]
-
-
-def test_verdict_on_all_metrics_is_unambiguous():
-    """ "No difference on all metrics" could mean that there is a difference on some metrics."""
-    sentences = verdict(told({("a", "random"): (0.1, 0.5)}, metrics=2))
-    assert "a against random: no difference found on either metric." in sentences
-    assert "a beats random on both metrics." in verdict(told({("a", "random"): (0.1, 0.01)}, metrics=2))
 
 
 @pytest.mark.slow
@@ -392,8 +313,8 @@ def test_page_shows_several_runs_side_by_side(folder, tmp_path):
 
 @pytest.fixture(scope="module")
 def other(tmp_path_factory) -> Path:
-    """Create another run over the same samples, with another model and another seed."""
-    return make_other_run(tmp_path_factory.mktemp("other"))
+    """Create another run over the same samples, with another model and seed. Two explainers differ between the runs."""
+    return make_other_run(tmp_path_factory.mktemp("other"), methods=METHODS | {"gradcam": 0.8, "rise": 0.2})
 
 
 def make_other_run(folder: Path, **options) -> Path:
@@ -516,35 +437,37 @@ def test_explainers_with_run_seed_are_paired_across_runs(copied, other, tmp_path
     assert {one["explainer"] for one in found} == set(METHODS) - {"rise"} | {"rise:masks=10"}
 
 
-def test_incomparable_runs_are_reported(copied, other, tmp_path):
-    change_summary(copied, lambda summary: summary["dataset"].update(fingerprint="f2", id="other-xai"))
-    refused("different datasets", differences, read_run(copied), read_run(other))
-    page = report([copied, other], tmp_path / "page.html").read_text(encoding="utf-8")
+def test_incomparable_runs_are_reported(tmp_path):
+    one, two = make_run(tmp_path / "one", **SMALL), make_other_run(tmp_path / "two", **SMALL)
+    change_summary(one, lambda summary: summary["dataset"].update(fingerprint="f2", id="other-xai"))
+    refused("different datasets", differences, read_run(one), read_run(two))
+    page = report([one, two], tmp_path / "page.html").read_text(encoding="utf-8")
     assert "Not compared: they use different datasets (other-xai with fingerprint f2 and shapes-xai" in page
     assert "best run" not in page[page.index("<body>") :]
-    refused("no-such", read_run(copied).compare, tmp_path / "no-such")
+    refused("no-such", read_run(one).compare, tmp_path / "no-such")
 
 
-def test_page_shows_run_differences(folder, other, tmp_path):
+def test_page_and_cards_show_run_differences(folder, other, tmp_path):
     page = report([folder, other], tmp_path / "page.html").read_text(encoding="utf-8")
     first, second = folder.name, other.name
+    (compared,) = compare_runs([read_run(folder), read_run(other)]).differences
     assert f"Every other run is compared with {first}, the first run" in page
     assert "seed 0 → 1." in page
     before = page[: page.index('aria-labelledby="comparison"')]
     assert f"<h1>{second} against {first}</h1>" in before
-    assert f"{second} against {first}: no difference found on 15 of 15 pairs of explainer and metric." in before
-    for one in differences(read_run(folder), read_run(other)):
+    assert f"{second} is significantly better than {first} on 3 of 15 pairs of explainer and metric" in before
+    assert "; worse on 3; no difference found on 9." in before
+    unchanged = [pair for pair in compared.pairs if pair.explainer not in ("gradcam", "rise")]
+    assert difference_verdict(first, second, unchanged) == (
+        f"{second} against {first}: no difference found on 9 of 9 pairs of explainer and metric."
+    )
+    pairs = differences(read_run(folder), read_run(other))
+    for one in pairs:
         assert f'<span class="value">{signed(one["mean"])}</span>' in page
         assert f"[{signed(one['low'])}, {signed(one['high'])}]" in page
         for entry in one["largest"]:
             assert f"<td>{entry['image_id']}</td><td>{entry['first']:.3f}</td><td>{entry['second']:.3f}</td>" in page
     assert "-0." not in re.sub(r"<(style|svg).*?</\1>", "", page, flags=re.DOTALL)
-
-
-def test_cards_list_better_and_worse_explainers(folder, tmp_path):
-    second = make_other_run(tmp_path / "second", methods=METHODS | {"gradcam": 0.8, "rise": 0.2})
-    pairs = differences(read_run(folder), read_run(second))
-    page = report([folder, second], tmp_path / "page.html").read_text(encoding="utf-8")
     cards = page[page.index('<ul class="cards">') : page.index("</ul>")].split("<li ")[1:]
     for metric, card in zip(METRICS, cards, strict=True):
         means = {pair["explainer"]: signed(pair["mean"]) for pair in pairs if pair["metric"] == metric}
@@ -559,7 +482,9 @@ def test_scores_that_differ_by_rounding_are_equal(first):
         assert same(first, second) == (both_missing or math.isclose(first, second, rel_tol=1e-5, abs_tol=1e-9))
 
 
-def test_runs_with_same_cells_are_merged(folder, copied, other, tmp_path):
+def test_runs_with_same_cells_are_merged(tmp_path):
+    folder, copied = (make_run(tmp_path / name, **SMALL) for name in ("one", "two"))
+    other = make_other_run(tmp_path / "other", **SMALL)
     change_records(copied, lambda rows: rows[0].update(value=rows[0]["value"] * (1 + 5e-6)))
     comparison = compare_runs([read_run(folder), read_run(other), read_run(copied)])
     assert list(map(comparison.numbers, comparison.merged)) == [[1, 3], [2]]
@@ -661,8 +586,8 @@ def test_runs_with_different_settings_are_not_merged(folder, tmp_path, capsys):
     assert f"{two} and {one} are not merged: different label map (" in capsys.readouterr().out
 
 
-def test_run_listed_twice_is_read_once(folder, tmp_path, capsys):
-    page = tmp_path / "page.html"
+def test_run_listed_twice_is_read_once(tmp_path, capsys):
+    folder, page = make_run(tmp_path / "run", **SMALL), tmp_path / "page.html"
     assert main(["report", str(folder), f"{folder}/", "--out", str(page)]) == 0
     shown = capsys.readouterr()
     assert f"{folder} is listed twice" in shown.err
@@ -800,8 +725,8 @@ def test_foreign_and_inconsistent_folders_are_rejected(copied, tmp_path):
     refused(r"records\.parquet .* 60 scores of gradcam by saliency_miou", report, [copied])
 
 
-def test_report_does_not_overwrite_other_files(folder, tmp_path):
-    notes = tmp_path / "notes.py"
+def test_report_does_not_overwrite_other_files(tmp_path):
+    folder, notes = make_run(tmp_path / "run", **SMALL), tmp_path / "notes.py"
     notes.write_text("mine")
     refused("--out", report, [folder], notes / "page.html")
     refused(r"exists and is not an HTML page; give a file name that ends in \.html as --out", report, [folder], notes)
@@ -827,21 +752,14 @@ def test_report_command_prints_tables_and_json(folder, tmp_path, capsys):
     assert said(capsys, ["report", str(tmp_path / "nothing")], 2).startswith("saliency-bench: error:")
 
 
-def test_by_correct_leaves_out_images_without_known_label(folder, monkeypatch):
-    columns, run = load_run(folder).prediction_columns, load_run(folder)
-    right = [None if number % 5 == 0 else known for number, known in enumerate(columns["correct"])]
-    monkeypatch.setattr(type(run), "prediction_columns", columns | {"correct": right})
-    for (explainer, metric, images), row in run.by_correct().set_index(["explainer", "metric", "images"]).iterrows():
-        (cell,) = [one for one in run.cells if (one.explainer_text, one.metric_text) == (explainer, metric)]
-        scores = run.scores.values[cell.cell_id]
-        wanted = [known is (images == "right") for known in right]
-        assert row["n"] == np.isfinite(scores[wanted]).sum()
-
-
-def test_by_correct_scores_match_records(folder, capsys):
-    """Compare with means computed from the records by hand; a group without images has no value."""
-    run = load_run(folder)
-    correct = {row["image_id"]: row["correct"] for row in run.predictions()}
+def test_by_correct_scores_match_records(tmp_path, capsys):
+    """Compare with means computed by hand. A group without images has no value; images without a label are left out."""
+    folder = make_run(tmp_path / "run", methods={"gradcam": 0.5, "random": 0.2}, pictures=False)
+    predicted = pq.read_table(folder / "predictions.parquet").to_pylist()
+    for row in predicted[::5]:
+        row["correct"] = None
+    records.write(folder / "predictions.parquet", predicted, records.PREDICTIONS)
+    run, correct = load_run(folder), {row["image_id"]: row["correct"] for row in predicted}
     rows, frame = run.records().to_list(), run.by_correct()
     assert set(frame["images"]) == {"right", "wrong"}
     for (explainer, metric, images), row in frame.set_index(["explainer", "metric", "images"]).iterrows():
@@ -852,7 +770,7 @@ def test_by_correct_scores_match_records(folder, capsys):
         ]  # fmt: skip
         assert row["n"] == len(values)
         assert row["value"] == pytest.approx(np.mean(values) if values else np.nan, nan_ok=True)
-    assert "right" in said(capsys, ["report", str(folder), "--by-correct", "--out", str(folder / "page.html")])
-    assert main(["report", str(folder), "--by-correct", "--json", "--out", str(folder / "page.html")]) == 0
+    assert "right" in said(capsys, ["report", str(folder), "--by-correct"])
+    assert main(["report", str(folder), "--by-correct", "--json"]) == 0
     (rows,) = json.loads(capsys.readouterr().out)["by_correct"]
     assert [row["n"] for row in rows] == frame["n"].tolist()

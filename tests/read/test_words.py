@@ -17,7 +17,7 @@ from saliency_bench.read import records
 from saliency_bench.read.analysis.cards import below, cards, worse_lines
 from saliency_bench.read.analysis.comparison import compare_runs, lines
 from saliency_bench.read.analysis.differences import differences
-from saliency_bench.read.analysis.verdict import CONTROLLED, Verdict, many_shapes
+from saliency_bench.read.analysis.verdict import CONTROLLED, NO_CHANCE, Verdict, _sentence, many_shapes
 from saliency_bench.read.cell import CellKey
 from saliency_bench.read.finished_run import Run, read_run
 from saliency_bench.read.report.report_page import report
@@ -126,6 +126,7 @@ def claims_of(sentence: str) -> dict[tuple[str, str, str], int | None]:
         verb, target, where = re.fullmatch(rf"({VERBS})(?: (\w+))? on (.*)", clause).groups()
         other = other or target
         assert target in (None, "it", other)
+        assert "3 metrics" not in where or where.startswith("all 3" if SIGNS[verb] else "any of the 3")
         metrics = list(RANGES) if "3 metrics" in where else re.split(r", | and | or ", where)
         found |= {(name, other, metric): SIGNS[verb] for name in names for metric in metrics}
     return found
@@ -202,9 +203,13 @@ def test_legend_explains_only_what_the_table_shows(folder_of, page_of):
 @pytest.mark.parametrize("name", RUNS)
 def test_sentences_match_pairs(name, folder_of):
     run = read_run(folder_of(name))
-    sentences = Verdict(run.cells, run.contrasts).sentences()
+    verdict = Verdict(run.cells, run.contrasts)
+    sentences = verdict.sentences()
     signs, baselines = signs_of(run), [row.name for row in run.table.rows if row.baseline]
+    others = [comparisons[0].other for comparisons in verdict.against_baselines()]
+    assert others == sorted(baselines, key=lambda baseline: baseline != "random")
     told = [sentence for sentence in sentences if re.search(rf"\b(?:{VERBS})\b.* on ", sentence)]
+    assert (NO_CHANCE in sentences) == ("random" not in baselines)
     if any(sentence.startswith("Too few samples to rank") for sentence in sentences):
         assert not told
         assert {cell.unranked for cell in run.cells} == {"too few to rank"}
@@ -362,11 +367,10 @@ def test_metric_with_all_signed_maps_at_chance_is_named(change, metrics, tmp_pat
     assert metrics <= expected
 
 
-@pytest.mark.parametrize(("samples", "more", "said"), [(80, 6, True), (200, 6, False)])
-def test_many_explainers_on_few_samples_get_a_warning(samples, more, said, tmp_path):
-    others = ("gradient", "input_x_gradient", "rise", "scorecam", "smoothgrad", "guided_backprop")[:more]
-    run = read_run(made(tmp_path / "run", 0, samples, 1, 0, 11, SIGNED | dict.fromkeys(others, 0.3)))
-    assert any("may reach 12 %" in line for line in Verdict(run.cells, run.contrasts).sentences()) == said
+def test_many_explainers_on_few_samples_get_a_warning(tmp_path):
+    others = ("gradient", "input_x_gradient", "rise", "scorecam", "smoothgrad", "guided_backprop")
+    run = read_run(made(tmp_path / "run", 0, 80, 1, 0, 11, SIGNED | dict.fromkeys(others, 0.3)))
+    assert any("may reach 12 %" in line for line in Verdict(run.cells, run.contrasts).sentences())
 
 
 @pytest.mark.parametrize(
@@ -382,6 +386,16 @@ def test_warning_thresholds_follow_the_simulation(explainers, samples, said):
     """
     (line,) = many_shapes(explainers, samples) or [""]
     assert re.search(said, line) if said else not line
+
+
+@pytest.mark.parametrize(("signs", "sentence"), [
+    ((1, 1), "a beats random on both metrics."),
+    ((0, 0), "a against random: no difference found on either metric."),
+    ((0, None), "a against random: no difference found on x; too few samples to tell on y."),
+])  # fmt: skip
+def test_sentence_on_two_metrics_is_unambiguous(signs, sentence):
+    """ "No difference on both metrics" could mean that there is a difference on one of them."""
+    assert _sentence(["a"], dict(zip("xy", signs, strict=True)), "random") == sentence
 
 
 def test_verdict_names_baselines_when_no_explainer_is_better(folder_of):

@@ -5,12 +5,12 @@ import sys
 import types
 from base64 import b64decode
 from dataclasses import replace
-from html.parser import HTMLParser
 from io import BytesIO
 
 import numpy as np
 import pytest
 import torch
+from html_structure import Structure
 from PIL import Image
 from submissions import write
 
@@ -25,6 +25,7 @@ from saliency_bench.read.parts import PartFolder, StoredResult
 from saliency_bench.utils import progress
 from saliency_bench.utils.overlays import heat_map, overlay, scaled
 
+ALLOWED = {"table", "thead", "tbody", "tr", "th", "td", "p", "strong", "div", "figure", "figcaption", "img"}
 HOSTILE = "<script>alert('x')</script>"
 
 
@@ -35,28 +36,12 @@ def lit(classifier, images, target):
 lit.__name__ = HOSTILE
 
 
-class Tags(HTMLParser):
-    """Parser that checks that a few types of tags are balanced, and collects the strings inside them."""
-
-    ALLOWED = ("table", "thead", "tbody", "tr", "th", "td", "p", "strong", "div", "figure", "figcaption", "img")
-
-    def __init__(self, page):
-        super().__init__()
-        self.open, self.rows, self.texts = [], 0, []
-        self.feed(page)
-        assert not self.open
-
-    def handle_starttag(self, tag, attrs):
-        assert tag in self.ALLOWED, tag
-        self.rows += tag == "tr"
-        if tag != "img":
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.texts.append(data)
+def structure_of(page):
+    """Parse a page, and check that it is balanced and contains only a few types of tags."""
+    structure = Structure(page)
+    assert structure.open == []
+    assert set(structure.tags) <= ALLOWED
+    return structure
 
 
 def images_of(page):
@@ -72,8 +57,8 @@ def done(tmp_path_factory, shapes, resnet):
 
 
 def test_run_view_shows_intervals_and_verdict(done):
-    shown = Tags(done._repr_html_())
-    assert shown.rows == 4
+    shown = structure_of(done._repr_html_())
+    assert shown.tags.count("tr") == 4
     texts = " ".join(shown.texts)
     for cell in done.cells:
         assert f"{cell.value:.3f} [{cell.low:.3f}, {cell.high:.3f}]" in texts
@@ -99,8 +84,8 @@ def test_explanation_view_shows_image_and_map(shapes, resnet):
     assert picture.size == overlay.size
     original = np.asarray(sample["image"].convert("RGB").resize(picture.size, Image.Resampling.NEAREST), dtype=float)
     assert np.abs(np.asarray(picture, dtype=float) - original).mean() < 8  # JPEG
-    assert "edges" in " ".join(Tags(page).texts)
-    assert seen.prediction in " ".join(Tags(page).texts)
+    assert "edges" in " ".join(structure_of(page).texts)
+    assert seen.prediction in " ".join(structure_of(page).texts)
     strip = Image.open(BytesIO(seen._repr_png_()))
     assert strip.height >= 224
     assert strip.width >= 2 * 224
@@ -115,7 +100,7 @@ def test_pictures_are_scaled_to_display_size():
 
 def test_metric_and_explainer_views_describe_them():
     def says(item, *words):
-        texts = " ".join(Tags(item._repr_html_()).texts)
+        texts = " ".join(structure_of(item._repr_html_()).texts)
         assert [word for word in words if word not in texts] == []
 
     insertion = sb.load_metric("saliency_insertion", steps=4)
@@ -139,13 +124,13 @@ def test_board_view_shows_and_counts_its_cells(tmp_path):
     first, second = sb.load_results(tmp_path).rows
     hostile = second.cell.model_copy(update={"explainer_text": HOSTILE})  # a name that no submission can have
     board = Board([first, replace(second, cell=hostile)], [], [])
-    shown = Tags(board._repr_html_())
+    shown = structure_of(board._repr_html_())
     texts = " ".join(shown.texts)
-    assert shown.rows == 1 + len(board.cells) == 3
+    assert shown.tags.count("tr") == 1 + len(board.cells) == 3
     for words in (f"{first.cell.value:.3f} [", "ada", HOSTILE):
         assert words in texts
     page = Board([first] * (SHOWN + 3), [], [Refused("a/b/c", f"left out {HOSTILE}")])._repr_html_()
-    assert Tags(page).rows == 1 + SHOWN
+    assert structure_of(page).tags.count("tr") == 1 + SHOWN
     assert "3 more" in page
     assert HOSTILE not in page
 
