@@ -174,7 +174,7 @@ def test_compare_returns_second_minus_first(runs, capsys):
 
 
 @pytest.mark.slow
-def test_to_pandas_separates_versions_of_an_explainer(shapes, resnet, tmp_path):
+def test_to_pandas_separates_versions_of_an_explainer(runs, shapes, resnet, tmp_path):
     def brightness_of(power):
         def brightness(classifier, images, target):
             return images.mean(dim=1) ** power
@@ -201,6 +201,5 @@ def test_to_pandas_separates_versions_of_an_explainer(shapes, resnet, tmp_path):
         f"{old.folder} and {new.folder} share no pair of explainer and metric: "
         f"brightness has version {first} in the first run and {second} in the second"
     )
-    other = sb.run(**settings, explainers=["random"], out=tmp_path / "other")
     refused(r"is not the folder of a finished run \(no summary.json\)", old.compare, tmp_path)
-    refused(r"share no pair of explainer and metric$", old.compare, other)
+    refused(r"share no pair of explainer and metric$", old.compare, runs[0])
