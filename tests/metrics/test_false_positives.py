@@ -226,19 +226,27 @@ def test_planted_maps_get_expected_scores(planted, tmp_path):
 
 
 def test_filter_each_is_difference_of_model_means(planted, tmp_path):
+    """Test also that `score_samples` returns the scores of the run."""
     rows, of_objects, of_scenes, _ = planted
     wrong = [replace_known(of_objects, rows, lambda index: index % 3 == 0),
              replace_known(of_scenes, rows, lambda i: i < 9)]  # fmt: skip
     done = sb.run(dataset=rows, model=wrong[0], other_model=wrong[1], other_label="scene", explainers="edges",
-                  metrics=["saliency_mcs:filter=each", "saliency_mcs"], device="cpu", out=tmp_path / "run",
-                  progress=False)  # fmt: skip
-    each, both = done.cells
+                  metrics=["saliency_mcs:filter=each", "saliency_mcs", "saliency_mcr", "saliency_idr"], device="cpu",
+                  out=tmp_path / "run", progress=False)  # fmt: skip
+    each, both, *others = done.cells
     first, second = each.parts["object model"], each.parts["scene model"]
     assert (first.n, second.n) == (len(rows) - len(range(0, len(rows), 3)), len(rows) - 9)
     assert each.value == pytest.approx(first.value - second.value)
     assert both.n == sum(index % 3 != 0 and index >= 9 for index in range(len(rows)))
     reason = "not defined for this sample: a model does not classify the image correctly"
     assert both.left_out == {reason: len(rows) - both.n}
+    batch = of_objects.prepare(rows[:], columns=["image_without_object"])
+    given = {"masks": batch.masks, "other": wrong[1], "other_labels": rows["scene"]}
+    for cell in (both, *others):
+        more = {"columns": {"image_without_object": batch.columns["image_without_object"].values}}
+        more = more if cell.metric == "saliency_idr" else {"labels": rows["label"]}
+        scores = score_samples(cell.metric, batch.images, wrong[0], "edges", **given, **more)
+        assert np.nanmean(scores) == pytest.approx(cell.value)
 
 
 def replace_known(classifier, rows, is_wrong):
@@ -248,18 +256,3 @@ def replace_known(classifier, rows, is_wrong):
     known = {key: (number + is_wrong(place // 2)) % network.classes for place, (key, number) in
              enumerate((key, network.known[key]) for key in keys)}  # fmt: skip
     return sb.load_classifier(Knows(network.classes, known), mean=0, std=1, labels=classifier.labels, device="cpu")
-
-
-def test_score_samples_matches_run(planted, tmp_path):
-    rows, of_objects, of_scenes, _ = planted
-    rows = rows.select(range(6))
-    batch = of_objects.prepare(rows[:], columns=["image_without_object"])
-    done = sb.run(dataset=rows, model=of_objects, other_model=of_scenes, other_label="scene", explainers="edges",
-                  metrics=["saliency_mcs", "saliency_mcr", "saliency_idr"], device="cpu", out=tmp_path / "run",
-                  progress=False)  # fmt: skip
-    given = {"masks": batch.masks, "other": of_scenes, "other_labels": rows["scene"]}
-    for cell in done.cells:
-        more = {"columns": {"image_without_object": batch.columns["image_without_object"].values}}
-        more = more if cell.metric == "saliency_idr" else {"labels": rows["label"]}
-        scores = score_samples(cell.metric, batch.images, of_objects, "edges", **given, **more)
-        assert scores.mean() == pytest.approx(cell.value)

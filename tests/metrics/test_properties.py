@@ -142,35 +142,6 @@ def test_affine_transform_keeps_range_based_curves(network, name, maps, exponent
     np.testing.assert_array_equal(by_curves(name, network, changed, step=2), before)
 
 
-class Monotone(nn.Module):
-    """Network in which p of class 1 increases with a weighted sum over the pixels."""
-
-    def __init__(self, weights):
-        super().__init__()
-        self.weights = torch.as_tensor(weights)
-
-    def forward(self, images):
-        score = (images[:, 0].double() * self.weights).sum(dim=(1, 2))
-        return torch.stack([torch.zeros_like(score), 3 * score + score**3 - 2], dim=1)
-
-
-@pytest.mark.parametrize("name", BY_ORDER)
-@settings(max_examples=25)
-@given(arrays(np.float64, (1, 4, 4), elements=st.integers(-4, 8).map(lambda x: x / 8)), st.permutations(range(16)))
-def test_contribution_order_is_best_and_reverse_worst(name, weights, order):
-    metric = load_metric(name)
-    images = torch.from_numpy(np.random.default_rng(0).random((1, 3, 4, 4))).float()
-    contribution = images[:, 0].numpy() * weights
-
-    def score(maps):
-        value = scored(metric, Curves(Monotone(weights), images, one_hot([1], 2), maps))[0]
-        return value if metric.higher_is_better else -value
-
-    best, worst = score(contribution), score(-contribution)
-    # Pictures are float32, so sums over equal sets may differ in their last digits.
-    assert worst - 1e-6 <= score(np.array(order, np.float32).reshape(1, 4, 4)) <= best + 1e-6
-
-
 @pytest.mark.parametrize("options", [{}, {"steps": 3}])
 def test_no_path_is_classified_twice(options):
     """Score one map with all variants of insertion, deletion, both accuracies and CDS."""
