@@ -1,16 +1,21 @@
-"""Compare class activation maps with captum and slow second implementations."""
+"""Compare class activation maps with captum, pytorch-grad-cam and slow second implementations."""
 
 import captum.attr
+import cv2
 import numpy as np
 import pytest
 import torch
 from enlarging import rounding
+from pytorch_grad_cam import GradCAM, GradCAMPlusPlus, ScoreCAM
+from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
 from refusals import refused
 from small_networks import small
 from torch import nn
 from torch.nn import functional as F
 
-from saliency_bench import load_classifier, load_explainer, targets
+from saliency_bench import load_classifier, load_explainer, registry, targets
+from saliency_bench.data import geometry
+from saliency_bench.maps import normalise
 
 
 def of_captum(peer, labels, **options):
@@ -25,6 +30,15 @@ def test_gradcam_matches_captum(peer, error_of):
     ours = load_explainer("gradcam")(peer.classifier, peer.images, targets.contrast([0, 3, 1], [2, 1, 3], 4))
     assert (ours < 0).any()
     assert error_of(ours, of_captum(peer, [0, 3, 1]) - of_captum(peer, [2, 1, 3])) <= 1e-4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "peers"), [("gradcam", GradCAM), ("gradcam_plus_plus", GradCAMPlusPlus)])
+def test_gradcams_match_pytorch_grad_cam(name, peers, peer):
+    ours = load_explainer(name)(peer.classifier, peer.images, peer.target).numpy()
+    with peers(peer.model, [peer.model.get_submodule(peer.layer)]) as cam:
+        theirs = cam(peer.inputs, [ClassifierOutputTarget(label) for label in peer.labels.tolist()])
+    np.testing.assert_allclose(normalise(ours), theirs, atol=1e-4)
 
 
 def head_maps(model, images):
@@ -120,6 +134,23 @@ def test_gradcam_plus_plus_matches_literal_loop(peer, contrast):
 
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.1, 0.2, 0.3)
+
+
+@pytest.mark.slow
+def test_scorecam_matches_pytorch_grad_cam():
+    """Apply what pytorch-grad-cam does to our small map: it applies min-max twice and enlarges with OpenCV."""
+    model, images, labels = small().eval(), torch.rand(2, 3, 20, 24), [0, 3]
+    classifier = load_classifier(model, mean=MEAN, std=STD, layer="3", device="cpu")
+    with ScoreCAM(model, [model[3]]) as cam:
+        theirs = cam((images - classifier.mean) / classifier.std, [ClassifierOutputTarget(label) for label in labels])
+    small_maps = []
+    with pytest.MonkeyPatch.context() as patch:
+        module = registry.load("explainers", "scorecam")
+        patch.setattr(module, "enlarge", lambda cam, images: small_maps.append(cam) or geometry.enlarge(cam, images))
+        load_explainer("scorecam", align_corners=True)(classifier, images, targets.one_hot(labels, 4))
+    for ours, expected in zip(small_maps[0].numpy(), theirs, strict=True):
+        ours = cv2.resize((ours - ours.min()) / (ours.max() - ours.min()), (24, 20))
+        assert np.abs((ours - ours.min()) / (ours.max() - ours.min()) - expected).max() <= 1e-4
 
 
 @pytest.mark.parametrize("on", ["logit", "probability"])

@@ -239,6 +239,23 @@ def test_gradient_shap_matches_literal_loop(peer, baseline, error_of, stepped_up
     assert ours.draws == [samples] * len(ours.maps)
 
 
+@pytest.mark.slow
+@KINKS
+@pytest.mark.parametrize("baseline", ["noise", "zero", "black", "white"])
+def test_gradient_shap_matches_captum_on_same_draws(baseline, peer, error_of, monkeypatch):
+    """P3's code calls captum like this (zeros after normalisation). With our points, captum's maps must agree."""
+    explainer = load_explainer("gradient_shap", baseline=baseline, baselines=1, samples=5)
+    ours = explainer(peer.classifier, peer.images, peer.target, seeds=[5, 6, 7])
+    points = np.concatenate([drawn(seed, 5, 1)[0] for seed in (5, 6, 7)])
+    monkeypatch.setattr(np.random, "uniform", lambda low, high, size: points)
+    mean, shape = peer.classifier.mean, (1, *peer.images.shape[1:])
+    starts = {"noise": gradient_shap.bank(peer.classifier, 1, 0, peer.images), "zero": mean.expand(shape),
+              "black": torch.zeros(shape), "white": torch.ones(shape)}  # fmt: skip
+    start = (starts[baseline] - mean) / peer.classifier.std
+    theirs = captum.attr.GradientShap(peer.model).attribute(peer.inputs, start, n_samples=5, target=peer.labels)
+    assert error_of(ours, theirs.sum(dim=1)) <= 1e-4
+
+
 def test_gradient_shap_bank_is_normal_noise_and_uses_run_seed():
     classifier = load_classifier(
         nn.Sequential(nn.Flatten(), nn.Linear(3, 2)), mean=(0.5,) * 3, std=(0.2,) * 3, device="cpu"

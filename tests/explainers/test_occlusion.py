@@ -1,7 +1,8 @@
+import captum.attr
 import numpy as np
 import pytest
 import torch
-from small_networks import Custom, small
+from small_networks import Branched, Custom, small
 from torch import nn
 from torch.nn import functional as F
 
@@ -10,6 +11,24 @@ from saliency_bench.compute.classifiers import windows
 from saliency_bench.compute.scoring.perturbation import blurred
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.1, 0.2, 0.3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("make", "window", "stride", "baseline"), [
+    (Branched, 14, 3, "zero"), (small, 5, 5, "black"), (small, 6, 4, "white"), (small, 6, 4, "blur"),
+])  # fmt: skip
+def test_occlusion_matches_captum(make, window, stride, baseline):
+    model = make().eval()
+    images, labels = torch.rand(2, 3, 14, 18), torch.tensor([0, 3])
+    classifier = load_classifier(model, mean=MEAN, std=STD, device="cpu")
+    explainer = load_explainer("occlusion", window=window, stride=stride, baseline=baseline)
+    ours = explainer(classifier, images, targets.one_hot(labels, 4))
+    fills = {"zero": 0 * images + classifier.mean, "black": 0 * images, "white": 0 * images + 1,
+             "blur": blurred(classifier, images)}  # fmt: skip
+    normalised, filled = ((shown - classifier.mean) / classifier.std for shown in (images, fills[baseline]))
+    sizes = {"sliding_window_shapes": (3, window, window), "strides": (3, stride, stride)}
+    theirs = captum.attr.Occlusion(model).attribute(normalised, target=labels, baselines=filled, **sizes)
+    assert (ours - theirs[:, 0]).abs().max() <= 1e-4 * theirs.abs().max()
 
 
 def conv(inputs, outputs, kernel, **options):

@@ -1,4 +1,4 @@
-"""Test rise and lime: slow second implementations, and draws."""
+"""Test rise and lime: slow second implementations, the authors' masks, and draws."""
 
 import builtins
 
@@ -65,6 +65,21 @@ def test_rise_matches_literal_loop(height, width, cells, border, stepped_up):
             continue
         assert ours.reliability[index] == pytest.approx(stepped_up(*halves), abs=1e-4)
     assert ours.draws == [count] * len(images)
+
+
+@pytest.mark.parametrize(("height", "width", "cells"), [(224, 224, 7), (30, 44, 4), (9, 9, 2)])
+def test_reflected_masks_match_published_code(height, width, cells):
+    """Compare with the published lines: resize(grid[i], up_size, order=1, mode="reflect", anti_aliasing=False)[...]."""
+    resize = pytest.importorskip("skimage.transform").resize
+    grids, rows, columns = rise.bank(6, cells, 0.5, 3, height, width)
+    up_size = (cells + 1) * -(-height // cells), (cells + 1) * -(-width // cells)
+    ours = rise.enlarge(grids, rows, columns, height, width, "reflect")[:, 0].numpy()
+    clamped = rise.enlarge(grids, rows, columns, height, width)[:, 0].numpy()
+    for mask, grid, row, column in zip(ours, grids.numpy(), rows, columns, strict=True):
+        theirs = resize(grid, up_size, order=1, mode="reflect", anti_aliasing=False)
+        np.testing.assert_allclose(mask, theirs[row : row + height, column : column + width], atol=1e-5)
+    assert 0.01 < (np.abs(ours - clamped) > 1e-3).mean() < 0.5
+    assert np.abs(ours - clamped).max() > 0.2
 
 
 def test_mask_bank_is_fair_and_within_range():

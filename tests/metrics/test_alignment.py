@@ -1,15 +1,16 @@
-"""Compare metrics of maps and masks with loops over pixels."""
+"""Compare metrics of maps and masks with loops over pixels, scikit-learn, Quantus and torchmetrics."""
 
 from fractions import Fraction
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from saliency_bench import load_metric, registry
-from saliency_bench.maps import tie_breaker
+from saliency_bench.maps import normalise, tie_breaker
 
 VALUES = st.integers(-8, 8).map(float) | st.sampled_from([-0.0, 0.5, 1e-40, 1e-5])
 MAPS, MASKS = arrays(np.float32, (3, 4, 5), elements=VALUES), arrays(bool, (3, 4, 5))
@@ -99,6 +100,18 @@ def test_scores_match_literal_loop(name, maps, masks, data):
     np.testing.assert_allclose(scores, expected, rtol=1e-14)
 
 
+@pytest.mark.slow
+@given(MAPS, MASKS)
+def test_average_precision_matches_scikit_learn(maps, masks):
+    theirs = pytest.importorskip("sklearn.metrics").average_precision_score
+    masks[:, 0, 0] = True
+    rng = np.random.default_rng(0)
+    heavy = rng.standard_t(3, (2, 64, 64)).astype(np.float32), rng.random((2, 64, 64)) > 0.8  # like gradients
+    for values, inside in ((maps, masks), heavy):
+        expected = [theirs(mask.ravel(), one.ravel()) for one, mask in zip(values, inside, strict=True)]
+        np.testing.assert_allclose(load_metric("saliency_average_precision")(values, inside), expected, rtol=1e-12)
+
+
 @pytest.mark.parametrize("name", ["saliency_miou", "saliency_precision", "saliency_recall"])
 @given(MAPS, MASKS, st.booleans())
 def test_threshold_sweep_matches_single_scores(name, maps, masks, normalised):
@@ -108,6 +121,38 @@ def test_threshold_sweep_matches_single_scores(name, maps, masks, normalised):
     for column, threshold in zip(swept.T, THRESHOLDS, strict=True):
         expected = getattr(module, name)(maps, masks, threshold=threshold, normalise=normalised)
         np.testing.assert_array_equal(column, expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "peer", "options"), [
+    ("saliency_energy", "RelevanceMassAccuracy", {}),
+    ("saliency_iosr", "TopKIntersection", {}),  # for the number of salient pixels
+    ("saliency_precision", "RelevanceRankAccuracy", {"threshold": "mask_area"}),
+    ("saliency_recall", "RelevanceRankAccuracy", {"threshold": "mask_area"}),
+])  # fmt: skip
+def test_scores_match_quantus(name, peer, options):
+    quantus, rng = pytest.importorskip("quantus"), np.random.default_rng(0)
+    maps, masks = rng.permutation(5 * 72).reshape(5, 8, 9).astype(np.float32) + 1, rng.random((5, 8, 9)) > 0.6
+    for one, mask in zip(maps, masks, strict=True):
+        own = {"k": int((one > 0.5 * one.max()).sum())} if peer == "TopKIntersection" else {"normalise": False}
+        metric = getattr(quantus, peer)(disable_warnings=True, return_aggregate=False, abs=False, **own)
+        theirs = metric(model=None, x_batch=one[None, None], y_batch=np.zeros(1, int), a_batch=one[None, None],
+                        s_batch=mask[None, None])  # fmt: skip
+        assert load_metric(name, **options)(one[None], mask[None])[0] == pytest.approx(theirs[0], rel=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "peer"), [("miou", "binary_jaccard_index"), ("precision", "binary_precision"),
+                                            ("recall", "binary_recall")])  # fmt: skip
+def test_scores_match_torchmetrics(name, peer):
+    binary = getattr(pytest.importorskip("torchmetrics.functional.classification"), peer)
+    rng = np.random.default_rng(0)
+    maps, masks = rng.normal(size=(6, 8, 9)).astype(np.float32), rng.random((6, 8, 9)) > 0.6
+    for threshold in (0.2, 0.5, 0.8):
+        theirs = [binary(torch.from_numpy(one), torch.from_numpy(mask).int(), threshold=threshold).item()
+                  for one, mask in zip(normalise(maps), masks, strict=True)]  # fmt: skip
+        ours = load_metric(f"saliency_{name}", threshold=threshold)(maps, masks)
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["saliency_energy", "saliency_iosr"])

@@ -1,4 +1,4 @@
-"""Compare metrics of perturbation curves with pictures built pixel by pixel and a dense system."""
+"""Compare metrics of perturbation curves with pictures built pixel by pixel, a dense system and Quantus."""
 
 from itertools import pairwise
 
@@ -49,6 +49,33 @@ def test_deletion_matches_literal_loop(slow, fill, steps, counts):
         curve = [p[i] - p[3] for p in (slow.rest(i, count, fill) for count in counts)]
         trapezoids = [(left + right) / 2 / (len(counts) - 1) for left, right in pairwise(curve)]
         assert score == pytest.approx(sum(trapezoids), abs=1e-6)
+
+
+class Grey(nn.Module):
+    """Network for one channel. With three channels, Quantus would order the pixels of all channels together."""
+
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+
+    def forward(self, images):
+        return self.network(images.expand(-1, 3, -1, -1))
+
+
+@pytest.mark.slow
+def test_deletion_matches_quantus_pixel_flipping(slow):
+    quantus = pytest.importorskip("quantus")
+    images, labels = slow.images.mean(dim=1, keepdim=True), np.arange(3)
+    images[:, 0, 0, 0] = 0  # black in Quantus is the smallest value of the images
+    maps = np.random.default_rng(1).permutation(90).reshape(3, H, W).astype(np.float32)  # Quantus has no rule for ties
+    metric = quantus.PixelFlipping(features_in_step=W, perturb_baseline="black", abs=False, normalise=False,
+                                   disable_warnings=True)  # fmt: skip
+    theirs = metric(model=Grey(slow.classifier).eval(), x_batch=images.numpy(), y_batch=labels, a_batch=maps[:, None],
+                    device="cpu")  # fmt: skip
+    curves = Curves(slow.classifier, images.expand(-1, 3, -1, -1), one_hot(labels, K), maps)
+    whole = curves.path("rest", "black", [0])
+    expected = np.trapezoid(np.concatenate([whole, theirs], axis=1), axis=1) / H
+    assert saliency_deletion(curves) == pytest.approx(expected, abs=1e-6)
 
 
 SIZE = 4
@@ -231,6 +258,18 @@ def test_imputation_matches_dense_system(share):
     image, kept = rng.random((3, 8, 11)), rng.random((8, 11)) < share
     kept[3, 4] = True
     np.testing.assert_allclose(impute(image, kept), literal_imputation(image, kept), atol=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("share", [0.1, 0.6])
+def test_imputation_without_noise_matches_quantus(share):
+    pytest.importorskip("quantus")
+    from quantus.functions.perturb_func import noisy_linear_imputation
+
+    rng = np.random.default_rng(1)
+    image, kept = rng.random((3, 16, 13)), rng.random((16, 13)) < share
+    expected = noisy_linear_imputation(image, np.flatnonzero(~kept), noise=0)
+    np.testing.assert_allclose(impute(image, kept), expected, atol=1e-10)
 
 
 @given(KEPT, st.integers(-3, 3), st.integers(-4, 4))

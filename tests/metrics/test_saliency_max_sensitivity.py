@@ -1,4 +1,4 @@
-"""Test saliency_max_sensitivity by hand, by loops, and for invariances."""
+"""Test saliency_max_sensitivity by hand, by loops, against Quantus on the same draws, and for invariances."""
 
 import numpy as np
 import pytest
@@ -99,6 +99,33 @@ def test_noise_of_every_draw_is_uniform_within_radius(given_inputs):
     assert noise.mean().abs() < 0.01
     assert noise.var().item() == pytest.approx(0.2**2 / 3, rel=0.05)
     assert len(torch.unique(noise)) > 0.9 * noise.numel()  # different for each draw, sample, channel and pixel
+
+
+@pytest.mark.slow
+def test_scores_match_quantus_on_same_draws(given_inputs):
+    quantus = pytest.importorskip("quantus")
+    maps, images, target, classifier, explain, seeds = given_inputs()
+    normalised = ((images - classifier.mean) / classifier.std).numpy()
+    draws = iter(range(4))
+
+    def perturb(arr, indices=None, **kwargs):
+        """Return the next draw; Quantus calls this once per draw for the whole batch."""
+        draw = next(draws)
+        return arr + np.stack([noise_of(seed, draw, 0.2).ravel() for seed in seeds]).reshape(arr.shape)
+
+    def explained(model, inputs, targets, **kwargs):
+        prepared = torch.as_tensor(inputs, dtype=torch.float32) * classifier.std + classifier.mean
+        return gradient(classifier, prepared, one_hot(targets, K))[:, None].numpy()
+
+    metric = quantus.MaxSensitivity(
+        nr_samples=4, abs=False, normalise=False, perturb_func=perturb, perturb_func_kwargs={}, disable_warnings=True,
+        norm_numerator=quantus.norm_func.fro_norm, norm_denominator=quantus.norm_func.fro_norm,
+        similarity_func=quantus.similarity_func.difference, return_nan_when_prediction_changes=False,
+    )  # fmt: skip
+    theirs = metric(model=classifier.model, x_batch=normalised, y_batch=np.array([0, 2, 1]),
+                    a_batch=maps[:, None], explain_func=explained, device="cpu")  # fmt: skip
+    ours = saliency_max_sensitivity(maps, images, target, classifier, explain, seeds, draws=4)
+    assert np.ravel(theirs) == pytest.approx(ours, rel=1e-3)
 
 
 def test_constant_map_has_no_score(given_inputs):

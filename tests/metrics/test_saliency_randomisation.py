@@ -1,4 +1,4 @@
-"""Compare saliency_randomisation with values computed by hand, simple loops and scikit-image.
+"""Compare saliency_randomisation with values computed by hand, simple loops, Quantus and scikit-image.
 
 The network must not change.
 """
@@ -152,6 +152,49 @@ def test_scores_of_layers_match_literal_loop(made, form):
             expected = [spearmanr(*(np.abs(maps[i]).ravel() for maps in (before, after))).statistic for after in stages]
         np.testing.assert_allclose(parts[i], expected, atol=1e-7)
         assert scores[i] == pytest.approx(np.mean(parts[i]))
+
+
+class Drawn(nn.Linear):
+    """Linear layer that Quantus re-initialises with the same weights as this package."""
+
+    own: dict
+
+    def reset_parameters(self):
+        if hasattr(self, "own"):
+            self.load_state_dict(self.own)
+        else:
+            super().reset_parameters()
+
+
+@pytest.mark.slow
+def test_scores_match_quantus_mprt_with_same_weights():
+    quantus = pytest.importorskip("quantus")
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Flatten(), Drawn(3 * 30, 8), nn.ReLU(), Drawn(8, 6), nn.ReLU(), Drawn(6, K)).eval()
+    classifier = sb.load_classifier(network, mean=0, std=1, device="cpu")
+    images, labels = torch.rand(3, 3, 5, 6), [0, 1, 2]
+    *_, (_, drawn) = cascade(classifier, 7)
+    for layer, random in zip(network, drawn.model, strict=True):
+        if isinstance(layer, Drawn):
+            layer.own = copy.deepcopy(random.state_dict())
+
+    def explain(model, inputs, targets, **_):
+        maps = gradient(model, torch.as_tensor(inputs), one_hot(torch.as_tensor(targets), K))
+        return maps.numpy()[:, None]
+
+    metric = quantus.MPRT(similarity_func=quantus.similarity_func.correlation_spearman, disable_warnings=True, abs=True,
+                          normalise=False, return_average_correlation=False, layer_order="top_down")  # fmt: skip
+    found = metric(model=network, x_batch=images.numpy(), y_batch=np.array(labels), explain_func=explain)
+    target = one_hot(labels, K)
+    provider = MapProvider(as_explainer(gradient), classifier, [0, 1, 2])
+    ours = load_metric("saliency_randomisation", form="spearman")
+    inputs = provider(images, target), images, target, classifier, provider, [0, 1, 2], 7
+    assert ours.parts(classifier) == ("5", "3", "1")
+    for column, name in enumerate(ours.parts(classifier)):
+        np.testing.assert_allclose(ours.with_parts(*inputs)[1][:, column], found[name], atol=1e-6)
+    metric = quantus.EfficientMPRT(disable_warnings=True, normalise=False, return_aggregate=False)
+    found = metric(model=network, x_batch=images.numpy(), y_batch=np.array(labels), explain_func=explain)
+    np.testing.assert_allclose(load_metric("saliency_randomisation", form="complexity")(*inputs), found, atol=1e-9)
 
 
 def test_scores_match_docstring_example(made):
