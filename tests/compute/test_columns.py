@@ -135,33 +135,31 @@ def test_unusable_column_value_affects_only_its_metric(whole, shapes, resnet, tm
     refused("image_without_object", sb.run, **given, out=tmp_path / "strict", strict=True)
 
 
-def test_column_content_changes_ids_of_its_metrics(whole, shapes, resnet, tmp_path):
-    def ids(rows, **changes):
-        given = settings(rows, resnet, metrics=[brightness, "saliency_miou"]) | changes
-        done = sb.run(**given, out=tmp_path / f"run-{len(list(tmp_path.iterdir()))}")
-        return {cell.metric: cell.cell_id for cell in done.cells}
+def test_only_column_content_changes_ids_of_its_metrics(whole, shapes, resnet, tmp_path):
+    """Add the metric to a run, then read the same pictures as encoded bytes, then change pictures and scenes."""
+
+    def started(rows, out, *metrics):
+        done = sb.run(**settings(rows, resnet, metrics=["saliency_miou", *metrics]), out=tmp_path / out)
+        return done, {cell.metric: cell.cell_id for cell in done.cells}
 
     rows = sb.load_dataset(shapes)
-    base = ids(rows)
-    assert base["brightness"] == whole.cells[0].cell_id
-    stored = changed(rows, lambda name, picture: png(picture))
-    assert ids(stored) == base
+    _, without = started(rows, "run")
+    added, base = started(rows, "run", brightness)
+    assert base == without | {"brightness": whole.cells[0].cell_id}
+    pictures = [png(picture)["bytes"] for picture in rows["image_without_object"]]
+    encoded, same = started(replaced(rows, pictures, Value("binary")), "encoded", brightness)
+    assert same == base
+    assert scores(added) == scores(encoded) == scores(whole)
     last = rows["image_id"][-1]
     darker = changed(rows, lambda name, picture: png(picture.point(lambda v: v // 2) if name == last else picture))
     other_scenes = rows.cast_column("scene", rows.features["scene"])
     flipped = other_scenes.map(lambda row: {"scene": (row["scene"] + 1) % 8})
-    for found in (ids(darker), ids(flipped)):
+    for name, differing in (("darker", darker), ("flipped", flipped)):
+        _, found = started(differing, name, brightness)
         assert found["saliency_miou"] == base["saliency_miou"]
         assert found["brightness"] != base["brightness"]
     with pytest.raises(UserError, match="a different column image_without_object"):
         sb.run(**settings(darker, resnet, explainers="random"), out=whole.folder)
-
-
-def test_metric_with_columns_can_be_added_to_run(whole, shapes, resnet, tmp_path):
-    first = sb.run(**settings(shapes, resnet, metrics=["saliency_miou"]), out=tmp_path / "run")
-    both = sb.run(**settings(shapes, resnet, metrics=["saliency_miou", brightness]), out=tmp_path / "run")
-    assert first.cells[0].cell_id in {cell.cell_id for cell in both.cells}
-    assert scores(both) == scores(whole)
 
 
 def test_invalid_column_declarations_are_rejected(shapes, resnet, tmp_path):
@@ -178,11 +176,3 @@ def test_invalid_column_declarations_are_rejected(shapes, resnet, tmp_path):
     boxes = declared(lambda maps, columns: maps[:, 0, 0], "boxes")
     refused("the column boxes contains", sb.run, **settings(listed, resnet, metrics=[boxes]), out=tmp_path / "run")
     assert as_metric(brightness).declaration.columns == ("image_without_object", "scene")
-
-
-def test_encoded_bytes_are_read_as_images(whole, shapes, resnet, tmp_path):
-    rows = changed(sb.load_dataset(shapes), lambda name, picture: png(picture))
-    stored = rows.cast_column("image_without_object", ImageFeature(decode=False))["image_without_object"]
-    rows = replaced(rows, [picture["bytes"] for picture in stored], Value("binary"))
-    done = sb.run(**settings(rows, resnet), out=tmp_path / "run")
-    assert scores(done) == scores(whole)

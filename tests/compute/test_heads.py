@@ -476,8 +476,7 @@ def test_top5_accuracy_matches_sorted_logits(saved, tmp_path):
     assert few.summary["model"]["top5"] is None
 
 
-@pytest.mark.parametrize("names", [None, ["horse", "potted plant"]])
-@pytest.mark.parametrize("target", ["predicted", "contrast:second"])
+@pytest.mark.parametrize(("names", "target"), [(None, "contrast:second"), (["horse", "potted plant"], "predicted")])
 def test_predicted_class_is_explained_without_labels(saved, tmp_path, names, target):
     result = run(saved(names, PLANTS[1]), classifier(6, labels=THINGS), tmp_path / "run", target=target)
     rows = result.records().to_list()
