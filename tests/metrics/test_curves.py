@@ -106,6 +106,18 @@ def corner():
     return weights
 
 
+def test_insertion_matches_hand_computation():
+    maps = np.arange(16, 0, -1).reshape(1, SIZE, SIZE)  # the first row first
+    images = torch.ones(1, 3, SIZE, SIZE)
+    assert insertion(Additive(corner()), images, maps) == pytest.approx([0.875])
+    assert insertion(Additive(corner()), images, -maps) == pytest.approx([0.125])
+    # one pixel at a time: 0, 1/4, 1/2, 3/4, 1, then twelve more values of 1
+    assert insertion(Additive(corner()), images, maps, steps=16) == pytest.approx(
+        [(0.25 + 0.5 + 0.75 + 12 - 0.5 + 1) / 16]
+    )
+    assert insertion(Additive(corner()), images, maps, steps=1) == pytest.approx([0.5])
+
+
 @pytest.mark.parametrize("start", ["auto", "subtract", "keep"])
 @pytest.mark.parametrize(("reference", "steps"), [("black", None), ("mean", 1), ("blur", None), ("blur", 16)])
 def test_insertion_matches_literal_loop(reference, steps, start):

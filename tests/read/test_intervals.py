@@ -211,6 +211,21 @@ def test_few_clusters_have_value_without_interval():
     assert math.isnan(interval(np.linspace(0, 1, 72), lopsided, UNIT).low)
 
 
+def test_difference_of_single_samples_matches_scipy_t_interval():
+    rng = np.random.default_rng(1)
+    columns = rng.random((40, 2))
+    columns[3, 0] = columns[7, 1] = np.nan
+    own = difference(Matched(list(columns.T), np.arange(40)), 0, 1)
+    gaps = (columns[:, 0] - columns[:, 1])[np.isfinite(columns).all(axis=1)]
+    kurtosis = 38 * sum((gaps - gaps.mean()) ** 4) / sum((gaps - gaps.mean()) ** 2) ** 2
+    freedom = min(37, 2 * 38 / (kurtosis - 1))
+    half = stats.t.ppf(0.975, freedom) * stats.sem(gaps)
+    assert own[:7] == pytest.approx((gaps.mean(), gaps.mean() - half, gaps.mean() + half, 38, 38, 38, freedom))
+    even = difference(Matched([np.tile([0.0, 1.0], 20), np.zeros(40)], np.arange(40)), 0, 1)
+    theirs = stats.ttest_1samp(np.tile([0.0, 1.0], 20), 0).confidence_interval()
+    assert even[1:3] == pytest.approx((theirs.low, theirs.high))  # no sample dominates the variance
+
+
 def test_clustered_difference_matches_hand_computation():
     """Test twelve clusters of two samples. D alternates between 0 and 2, so the mean is 0.5 and each residual is 1."""
     first = np.repeat([0.0, 1.0] * 6, 2)

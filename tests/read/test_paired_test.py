@@ -23,6 +23,7 @@ from saliency_bench.read.statistics.paired_test import (
     holm,
     outlasting_failures,
     signed_sums,
+    step_down,
 )
 from saliency_bench.read.statistics.ranking import compare, scored_shares
 from saliency_bench.utils.seeds import random_bits, seed_of
@@ -103,6 +104,22 @@ def test_single_pair_matches_scipy_permutation_test():
     gaps = rng.normal(0.25, 1, 50)
     theirs = stats.permutation_test((gaps,), np.mean, permutation_type="samples", n_resamples=20_000, rng=1).pvalue
     assert p_of(np.stack([gaps, np.zeros(50)], axis=1), flips=9999)[0, 1] == pytest.approx(theirs, abs=0.01)
+
+
+def test_step_down_matches_hand_computation():
+    """Test T = 3, 2 and 1. They are compared with the maximum over all pairs, the last two pairs, and the last pair."""
+    flipped = np.array([[1, 0, 5], [0, 2, 0], [3, 0, 0], [0, 0, 0.5]], dtype=float)  # columns: T 2, 3, 1
+
+    def p_of_rows(seen, rows):
+        return step_down(np.array(seen), np.array(seen), lambda pair: np.stack([rows[:, pair]] * 2))
+
+    p = p_of_rows([2.0, 3.0, 1.0], flipped)
+    # For 3, rows 1 and 3 reach it. For T 2 and 1, rows 1 and 3. For 1 alone, row 1, raised to the previous maximum.
+    assert p.tolist() == [3 / 5, 3 / 5, 3 / 5]
+    p = p_of_rows([2.0, 3.0, 1.0], flipped[1:])
+    assert p.tolist() == [2 / 4, 2 / 4, 2 / 4]
+    p = p_of_rows([2.0, 9.0, 1.0], flipped[1:])
+    assert p.tolist() == [2 / 4, 1 / 4, 2 / 4]
 
 
 def literal_holm(p):

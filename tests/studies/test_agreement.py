@@ -45,6 +45,15 @@ def test_agreement_measures_match_reference_implementations(given):
         assert krippendorffs_alpha(given) == pytest.approx(literal_alpha(given))
 
 
+def test_agreement_measures_match_values_by_hand():
+    """Test 2 x 3 pixels with the left column against the top row, which share one of four pixels."""
+    assert (iou(LEFT, TOP), dice(LEFT, TOP)) == (1 / 4, 2 / 5)
+    # they agree on 3 of 6 pixels; by chance on 1/3 1/2 + 2/3 1/2 = 1/2
+    assert cohens_kappa(LEFT, TOP) == pytest.approx(0)
+    # D_o = 3 / 6; 5 of 12 values are marked: D_e = 2 5 7 / (12 11)
+    assert krippendorffs_alpha([LEFT, TOP]) == pytest.approx(1 - (1 / 2) / (70 / 132))
+
+
 @pytest.mark.parametrize(("first", "second", "wanted"), [
     (EMPTY, EMPTY, [1, 1, 1, 1]), (FULL, FULL, [1, 1, 1, 1]),
     (EMPTY, TOP, [0, 0, 0, 1 - (1 / 2) / (2 * 3 * 9 / (12 * 11))]),
