@@ -129,21 +129,19 @@ hypothesis.settings.register_profile("same", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("same")
 
 
-@pytest.fixture(scope="session")
-def _caches(tmp_path_factory):
-    return tmp_path_factory.mktemp("caches")
-
-
-@pytest.fixture(autouse=True)
-def own_caches(_caches, monkeypatch):
-    """Use separate caches.
+@pytest.fixture(scope="session", autouse=True)
+def own_caches(tmp_path_factory):
+    """Use separate caches, also in fixtures of modules.
 
     `datasets` reads its environment when it is imported, so its settings are changed directly.
     """
-    monkeypatch.setenv("SALIENCY_BENCH_CACHE", str(_caches / "saliency-bench"))
-    monkeypatch.setenv("HF_DATASETS_CACHE", str(_caches / "datasets"))
-    if "datasets" in sys.modules:
-        monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", _caches / "datasets")
+    folder = tmp_path_factory.mktemp("caches")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SALIENCY_BENCH_CACHE", str(folder / "saliency-bench"))
+        patch.setenv("HF_DATASETS_CACHE", str(folder / "datasets"))
+        if "datasets" in sys.modules:
+            patch.setattr("datasets.config.HF_DATASETS_CACHE", folder / "datasets")
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -155,9 +155,9 @@ def test_only_column_content_changes_ids_of_its_metrics(whole, shapes, resnet, t
     other_scenes = rows.cast_column("scene", rows.features["scene"])
     flipped = other_scenes.map(lambda row: {"scene": (row["scene"] + 1) % 8})
     for name, differing in (("darker", darker), ("flipped", flipped)):
-        _, found = started(differing, name, brightness)
-        assert found["saliency_miou"] == base["saliency_miou"]
-        assert found["brightness"] != base["brightness"]
+        _, ids = started(differing, name, brightness)
+        assert ids["saliency_miou"] == base["saliency_miou"]
+        assert ids["brightness"] != base["brightness"]
     with pytest.raises(UserError, match="a different column image_without_object"):
         sb.run(**settings(darker, resnet, explainers="random"), out=whole.folder)
 

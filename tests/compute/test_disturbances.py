@@ -283,9 +283,9 @@ FAST = [limit_first_and_more_later, lost_parts, interrupted_at_work]
 LATER = [
     other_batch_size, disk_full, only_widened, nothing, cells_added, batches_in_reverse, files_of_their_own,
     interrupted_predicting, interrupted_merging, killed_before_it_wrote_anything, damaged_while_it_ran,
-    two_processes, one_killed, other_process_killed,
+    two_processes, one_killed,
 ]  # fmt: skip
-NIGHTLY = [one_process_then_two, two_processes_then_one, two_killed, main_process_killed]
+NIGHTLY = [one_process_then_two, two_processes_then_one, two_killed, main_process_killed, other_process_killed]
 DISTURBANCES = [
     *FAST,
     *(pytest.param(disturb, marks=pytest.mark.slow) for disturb in LATER),
@@ -502,8 +502,8 @@ sys.exit(main())
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("rank", [0, 1])
 def test_unresponsive_process_ends_run_and_is_named(rank, world, tmp_path):
     script = tmp_path / "impatient.py"
     script.write_text(IMPATIENT)

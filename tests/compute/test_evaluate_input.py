@@ -38,7 +38,7 @@ RETRAINING = [metric.name for metric in METRICS if metric.declaration.keeps or "
 GROUPED = [metric.name for metric in METRICS if "groups" in metric.inputs]
 
 
-def one_of_each(names):
+def with_different_inputs(names):
     """Return one of all metrics with the same inputs, because the same code reads and checks these inputs."""
     return [*{load_metric(name).inputs: name for name in names}.values()]
 
@@ -176,7 +176,7 @@ def test_jointly_scored_images_accept_any_type_and_need_classes(load, name):
             load(name).compute(images=pictures, **given, **wrong)
 
 
-@pytest.mark.parametrize("name", one_of_each(ASKING))
+@pytest.mark.parametrize("name", with_different_inputs(ASKING))
 def test_invalid_images_and_arguments_are_rejected(load, name):
     shape = r"images must have shape \(B, 3, H, W\)"
     for bad in (images(4)[:, :2], images(4)[0], 3.0):
@@ -200,7 +200,7 @@ def test_invalid_images_and_arguments_are_rejected(load, name):
     assert np.isfinite(load(name).compute(**asking(name, count=2, images=images(2)))[name])  # still usable
 
 
-@pytest.mark.parametrize("name", one_of_each(ASKING))
+@pytest.mark.parametrize("name", with_different_inputs(ASKING))
 def test_explainers_with_invalid_maps_are_rejected(load, name):
     def third(value):
         def explainer(classifier, pictures, target):
@@ -236,7 +236,7 @@ def test_constant_maps_are_scored_or_left_out(load, name):
         assert low <= load(name).compute(**asking(name, explainer=flat))[name] <= high
 
 
-@pytest.mark.parametrize("name", one_of_each(CLASSED))
+@pytest.mark.parametrize("name", with_different_inputs(CLASSED))
 def test_invalid_classes_are_rejected(load, name):
     says(load, name, "one class .* for each of the 4 images", **asking(name, references=[0, 1]))
     says(load, name, "classes must be whole numbers from 0 to 2", **asking(name, references=[0, 1, 2, 3]))
@@ -244,14 +244,14 @@ def test_invalid_classes_are_rejected(load, name):
     says(load, name, "finite", **asking(name, target=torch.full((4, 3), np.nan)))
 
 
-@pytest.mark.parametrize("name", one_of_each(GROUPED))
+@pytest.mark.parametrize("name", GROUPED)
 def test_invalid_groups_are_rejected(load, name):
     says(load, name, "needs groups of classes", **asking(name, groups=None))
     says(load, name, "contain no class in two", **asking(name, groups={"two": []}))
     says(load, name, "7", **asking(name, groups={"two": [0, 7]}))
 
 
-@pytest.mark.parametrize("name", ALIGNMENT + one_of_each(CURVES))
+@pytest.mark.parametrize("name", ALIGNMENT + with_different_inputs(CURVES))
 def test_functions_and_modules_accept_any_number_type(load, name):
     maps, masks = np.round(MAPS / 2), MASKS.astype(np.float32) * 255
     expected = directly(name, maps)
@@ -288,7 +288,7 @@ def with_value(value):
     return maps
 
 
-@pytest.mark.parametrize("name", ALIGNMENT + one_of_each(CURVES))
+@pytest.mark.parametrize("name", ALIGNMENT + with_different_inputs(CURVES))
 def test_invalid_maps_and_mismatched_inputs_are_rejected(load, name):
     shape = r"maps must have shape \(B, H, W\)"
     for maps, line in (
@@ -356,7 +356,7 @@ def test_masks_must_be_binary_and_empty_masks_are_left_out(load, name):
     says(load, name, "all 4 samples are left out: an empty mask", **given(name, masks=np.zeros_like(MASKS)))
 
 
-@pytest.mark.parametrize("name", one_of_each(CURVES))
+@pytest.mark.parametrize("name", with_different_inputs(CURVES))
 def test_curve_metrics_reject_missing_or_invalid_inputs(load, name):
     for labels in (["a"] * 4, [0, 1, np.nan, 2], [0.5] * 4):
         says(load, name, "one class .* for each of the 4 maps", **given(name, labels=labels))

@@ -1,6 +1,7 @@
 """Tests of README.md and the documentation: code runs unchanged, the site builds offline, and links are valid.
 
-Some commands are shortened by an option: the demo explains fewer samples, and a training takes one epoch.
+Some commands are shortened by an option: the demo explains fewer samples, a training takes one epoch, and doctor stops
+after a few seconds.
 """
 
 import os
@@ -30,6 +31,7 @@ OTHERS = User("others", "hf_OtHeRsSeCrEtToKeN0123456789abcdef", orgs=("microsoft
 SHORTER = {
     README: {"saliency-bench demo": "saliency-bench demo --limit 16 --epochs 4"},
     ROOT / "docs" / "analyses.md": {"--limit 64": "--limit 16"},
+    ROOT / "docs" / "your_model.md": {"--within 30s": "--within 5s"},
     ROOT / "docs" / "publishing.md": {
         "--out models/resnet-18-pet": "--out models/resnet-18-pet --epochs 1 --size 32",
         "--explainers gradcam random --out runs/pet": "--explainers gradcam random --limit 4 --out runs/pet",

@@ -223,7 +223,7 @@ def test_flat_maps_of_saturated_network_are_reported():
 @pytest.mark.slow
 def test_printed_commands_run(shapes, resnet, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    line = ["doctor", "--dataset", str(shapes), "--model", str(resnet), "--limit", "24", "--within", "20s"]
+    line = ["doctor", "--dataset", str(shapes), "--model", str(resnet), "--limit", "24", "--within", "5s"]
     assert cli.main([*line, "--device", "cpu", "--json", "--out", "doctor.json"]) == 1  # the weights are random
     content = json.loads(capsys.readouterr().out)
     assert content == json.loads((tmp_path / "doctor.json").read_text())
