@@ -57,7 +57,7 @@ SLOW, THOROUGH = pytest.mark.slow, pytest.mark.thorough
     # built from a source, drawn, and replacing an older dataset
     case("builds end with the same folder", SLOW, lambda shapes, resnet, *places: builds(4, *places)),
     case("uploads are seen whole or not at all", SLOW, lambda shapes, resnet, *places: pushes(3, shapes, *places)),
-    case("choices end with the same answer", SLOW, lambda *places: choices(1, *places)),
+    case("choices end with the same answer", THOROUGH, lambda *places: choices(1, *places)),
     case("runs of other samples", THOROUGH, lambda *places: runs(2, *places, "partners", PARTNERS)),
     case("runs that train", THOROUGH, lambda *places: runs(2, *places, "retraining", RETRAINING)),
     case("two processes with other samples", THOROUGH,
