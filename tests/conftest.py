@@ -43,9 +43,10 @@ AREAS = {
 
 
 def pytest_ignore_collect(collection_path, config):
-    """Skip files without the selected tests, because importing all files takes half a minute.
+    """Skip files that contain none of the selected tests, because importing all files takes half a minute.
 
-    `-k test_name` needs a file with this name, and `-m "slow and not thorough"` a file with marks of slow tests.
+    With `-k test_name`, import only files that contain this name. With `-m "slow and not thorough"`, import only files
+    with marks of slow tests.
     """
     keyword, marks = config.getoption("keyword"), config.getoption("markexpr")
     if re.fullmatch(r"test_\w+", keyword):
@@ -131,7 +132,7 @@ hypothesis.settings.load_profile("same")
 
 @pytest.fixture(scope="session", autouse=True)
 def own_caches(tmp_path_factory):
-    """Use separate caches, also in fixtures of modules.
+    """Use separate caches in all tests and fixtures.
 
     `datasets` reads its environment when it is imported, so its settings are changed directly.
     """

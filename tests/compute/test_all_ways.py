@@ -38,7 +38,7 @@ EXPLAIN = ("saliency_class_sensitivity", "saliency_max_sensitivity:draws=2", "sa
 METRICS = (*MASKS, *CURVES, *EXPLAIN)
 LIMIT, BATCH, SEED = 6, 4, 5
 CLOSE = 1e-5  # because the last digits differ
-SUBMITTED = EXPLAINERS[::3]  # the maps of a submission are files, whatever has made them
+SUBMITTED = EXPLAINERS[::3]  # submitted maps are files, so two explainers suffice
 
 Scores = dict[tuple[str, str], dict[str, float | None]]
 

@@ -9,7 +9,7 @@ import evaluate
 import numpy as np
 import pytest
 import torch
-from metric_modules import loader
+from metric_modules import loader, with_different_inputs
 from torch import nn
 
 from saliency_bench import load_classifier, registry
@@ -36,12 +36,6 @@ PAIRED = [metric.name for metric in METRICS if "other" in metric.inputs]
 # Metrics with accuracies as input are tested in tests/compute/test_retraining.py
 RETRAINING = [metric.name for metric in METRICS if metric.declaration.keeps or "first_right" in metric.inputs]
 GROUPED = [metric.name for metric in METRICS if "groups" in metric.inputs]
-
-
-def with_different_inputs(names):
-    """Return one of all metrics with the same inputs, because the same code reads and checks these inputs."""
-    return [*{load_metric(name).inputs: name for name in names}.values()]
-
 
 RNG = np.random.default_rng(0)
 MAPS = RNG.integers(0, 200, (4, 6, 7)).astype(np.float32)

@@ -365,7 +365,7 @@ def test_stored_maps_match_explainer_within_float16(done, shapes, resnet):
     kept, classifier = sb.load_maps(done), sb.load_classifier(str(resnet), device="cpu")
     assert list(kept) == ["gradient", "random"]
     rows = in_run_order(sb.load_dataset(str(shapes)))
-    assert list(kept["gradient"]) == rows["image_id"][:22], "without what its last chunk holds beyond the limit"
+    assert list(kept["gradient"]) == rows["image_id"][:22], "without samples of the last chunk that exceed the limit"
     for start in range(0, 22, 4):  # the batches of the run
         batch = classifier.prepare(rows[start : start + 4])
         target = sb.targets.one_hot(batch.labels, len(classifier.labels))

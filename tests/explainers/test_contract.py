@@ -118,7 +118,7 @@ def test_maps_have_both_signs_where_declared(name, classifier, images, explainer
 
 @pytest.mark.parametrize("name", NAMES)
 def test_maps_are_deterministic_and_independent_of_batch_size(name, classifier, explainer_of, error_of):
-    """Test also the number of passes of the second call. The first call inspects the network, too."""
+    """Also test the number of passes of the second call, because the first call also inspects the network."""
     images = torch.rand(16, 3, 20, 28, generator=torch.Generator().manual_seed(2))
     target = targets.one_hot([i % CLASSES for i in range(16)], CLASSES)
     explainer, seeds = explainer_of(name), list(range(100, 116))

@@ -226,7 +226,7 @@ def test_planted_maps_get_expected_scores(planted, tmp_path):
 
 
 def test_filter_each_is_difference_of_model_means(planted, tmp_path):
-    """Test also that `score_samples` returns the scores of the run."""
+    """Also test that `score_samples` returns the scores of the run."""
     rows, of_objects, of_scenes, _ = planted
     wrong = [replace_known(of_objects, rows, lambda index: index % 3 == 0),
              replace_known(of_scenes, rows, lambda i: i < 9)]  # fmt: skip

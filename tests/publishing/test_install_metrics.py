@@ -40,7 +40,7 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def installed(shared_hub, only_evaluate):  # noqa: F811
-    """Install the metrics by the command, and return a function that runs code with only evaluate and numpy.
+    """Install the metrics with the command, and return a function that runs code with only evaluate and numpy.
 
     -S excludes the site-packages of this environment.
     """

@@ -394,7 +394,7 @@ def test_warning_thresholds_follow_the_simulation(explainers, samples, said):
     ((0, None), "a against random: no difference found on x; too few samples to tell on y."),
 ])  # fmt: skip
 def test_sentence_on_two_metrics_is_unambiguous(signs, sentence):
-    """ "No difference on both metrics" could mean that there is a difference on one of them."""
+    """Do not say "no difference on both metrics", which could mean that one of them has a difference."""
     assert _sentence(["a"], dict(zip("xy", signs, strict=True)), "random") == sentence
 
 

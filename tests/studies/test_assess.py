@@ -192,7 +192,7 @@ def with_masks(count=12):
 
 
 def rate_looking(study):
-    """Join as a person, rate all maps by the pictures that are shown, and return the pseudonym."""
+    """Join as a person, rate all maps based on the pictures shown, and return the pseudonym."""
     person = study.study.join().name
     seen = cache(lambda image, name: look(study, person, image, name))
     return rate(study, person, lambda image, name, question: seen(image, name))

@@ -616,7 +616,7 @@ def test_cvat_import_rejects_video_tracks(tmp_path):
 
 
 def test_label_studio_accounts_are_separate_people(tmp_path):
-    """Test files with one image per account, whose answer is "no region"; a file of one account is anybody's."""
+    """Test files with one image per account and no regions. Any person can import a file with a single account."""
 
     def read(person, *accounts):
         tasks = [task(f"image {number}", {"completed_by": account, "result": [], "no_region": [60, 80]})

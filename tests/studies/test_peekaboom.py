@@ -254,7 +254,7 @@ def test_failed_and_named_people_are_excluded_from_results(by_hand):
 
 @pytest.mark.parametrize(("choices", "strike"), [(4, True), (4, False), (2, False), (9, True)])
 def test_guessing_area_matches_simulated_clickers(choices, strike):
-    """Simulate 20,000 people who click each remaining label with equal probability. The label 0 is right."""
+    """Simulate 20,000 people who click each remaining label with equal probability. Label 0 is correct."""
     draw, people, steps = np.random.default_rng(0), 20_000, len(SHOWN)
     if strike:
         clicks = draw.permuted(np.tile(np.arange(choices), (people, 1)), axis=1)[:, :steps]

@@ -136,8 +136,8 @@ def test_reports_and_exports_list_corrections(annotating, tmp_path):
     export(annotating, tmp_path / "out", "coco")
     lines = (tmp_path / "out/corrections.csv").read_text().splitlines()
     assert lines == ["image,person,revision,corrected by", f"{unit},{person},1,rita"]
-    export(annotating, tmp_path / "nobody", "png", people=False)
-    assert "rita" not in (tmp_path / "nobody/corrections.csv").read_text()
+    export(annotating, tmp_path / "consensus", "png", people=False)
+    assert "rita" not in (tmp_path / "consensus/corrections.csv").read_text()
 
 
 def test_corrections_are_copied_and_erased_with_their_people(annotating, tmp_path):

@@ -1,12 +1,17 @@
-"""Load the `evaluate` modules of this repository from their folders."""
+"""Select metrics, and load their `evaluate` modules from the folders of this repository."""
 
 import sys
 from functools import cache
 from itertools import count
 
-from saliency_bench import registry
+from saliency_bench import load_metric, registry
 
 NUMBERS = count()  # unload packages, because Python would reuse a package of the same name from the first file's folder
+
+
+def with_different_inputs(names):
+    """Return one metric for each combination of inputs, because the same code checks the inputs of all of them."""
+    return [*{load_metric(name).inputs: name for name in names}.values()]
 
 
 def loader(folder):

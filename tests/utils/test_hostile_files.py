@@ -310,7 +310,7 @@ def test_yaml_allows_limited_aliases(monkeypatch):
     for mapping in (text, "a: &a 1\nb: *a"):
         with pytest.raises(ValueError, match=r"it has the alias \*a"):
             parse_yaml(mapping, aliases=False)
-    monkeypatch.setattr("saliency_bench.utils.plain_yaml.MOST_NODES", 500)  # does not limit what is not repeated
+    monkeypatch.setattr("saliency_bench.utils.plain_yaml.MOST_NODES", 500)  # limits only repeated nodes
     keys = "\n".join(f"k{number}: {number}" for number in range(1000))
     assert len(parse_yaml(keys)) == 1000
 
