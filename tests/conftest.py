@@ -148,7 +148,8 @@ def own_caches(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def seeded():
     if "torch" in sys.modules:
-        sys.modules["torch"].manual_seed(0)
+        # `torch.manual_seed` would also format a stack trace for the GPUs.
+        sys.modules["torch"].default_generator.manual_seed(0)
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ all hashes still match.
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -100,9 +101,15 @@ def _note(out: Path, origin: str) -> dict:
 
 def _code() -> str:
     """Return a hash of this package's code and of the plugins that contribute text to the report page."""
-    core = (path for path in PACKAGE.rglob("*") if path.suffix in {".py", ".css", ".js", ".j2"})
     metrics = (registry.score_file("metrics", name) for name in registry.names("metrics"))
-    return hash_of([sha256_of(path) for path in sorted({*core, *metrics, *registry.files("explainers").values()})])
+    plugins = sorted({*metrics, *registry.files("explainers").values()})
+    return hash_of([_core_code(), *(sha256_of(path) for path in plugins)])
+
+
+@cache
+def _core_code() -> str:
+    files = sorted(path for path in PACKAGE.rglob("*") if path.suffix in {".py", ".css", ".js", ".j2"})
+    return hash_of([sha256_of(path) for path in files])
 
 
 def run_facts(

@@ -14,7 +14,7 @@ from saliency_bench.read.network_answers import MOST, NetworkAnswers
 from saliency_bench.types import Images
 from saliency_bench.utils.messages import complain
 from saliency_bench.utils.seeds import seed_of, uniform
-from saliency_bench.utils.untouched import untouched
+from saliency_bench.utils.untouched import reset_generators, untouched
 
 CELLS = (None, 16, 5, 2)  # rows and columns of random colours; None: one colour per pixel
 TRIED = 8  # samples to try until one can be read
@@ -58,9 +58,9 @@ def fixed_pictures(height: int, width: int) -> Images:
 
 
 def _logits(classifier: Classifier, images: Images) -> torch.Tensor:
-    """Return the logits. The seed is fixed because some networks draw random numbers."""
+    """Return the logits."""
     with untouched(classifier), classifier.uncounted(), torch.no_grad():
-        torch.manual_seed(0)  # `untouched` restores the generators
+        reset_generators(classifier)
         return classifier(images).float().cpu()
 
 

@@ -28,7 +28,7 @@ from saliency_bench.types import Images
 from saliency_bench.utils.backward_hooks import refuse_changed_gradients
 from saliency_bench.utils.messages import complain
 from saliency_bench.utils.seeds import seed_of, uniform
-from saliency_bench.utils.untouched import untouched
+from saliency_bench.utils.untouched import reset_generators, untouched
 
 # Some GPU kernels sum gradients in a varying order. A hook that was not removed changes gradients far more.
 GRADIENT_TOLERANCE = 1e-3
@@ -127,7 +127,7 @@ class Probe:
             torch.set_grad_enabled(self.has_gradient),
         ):
             refuse_changed_gradients(self.classifier, self.classifier.id, self.image)
-            torch.manual_seed(0)  # a network may draw random numbers; `untouched` restores the generators
+            reset_generators(self.classifier)
             image = self.image.clone().requires_grad_(self.has_gradient)
             logits = self.classifier(image)
             gradient = torch.zeros_like(image)

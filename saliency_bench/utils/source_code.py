@@ -2,9 +2,9 @@
 
     code_hash(function)        # CodeHash(version="5f0c...", unhashable="")
 
-`datasets` hashes the function like an argument of `Dataset.map`: its code, defaults and closures, and the contents of
-the globals that it names. That hash includes importable modules only by name. The source files of the user's own
-modules are therefore hashed too: the modules that the function refers to, and the user's modules that these import.
+The function is pickled like an argument of `Dataset.map`: its code, defaults and closures, and the contents of the
+globals that it names. The pickle includes importable modules and functions only by name. The source files of the user's
+own modules are therefore hashed too: the modules that the function refers to, and the user's modules that these import.
 Objects from Python, an installed library or this package are hashed by name, and by version if they declare one.
 
 A change in a helper's file therefore changes the version even if the function does not use the changed code.
@@ -13,6 +13,7 @@ time: files, environment variables, the network, and modules imported by a compu
 """
 
 import ast
+import dis
 import importlib.util
 import inspect
 import os
@@ -20,8 +21,9 @@ import secrets
 import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from hashlib import blake2b
 from io import BytesIO
 from pathlib import Path
@@ -134,10 +136,19 @@ def _digest(parts: Iterable[bytes]) -> str:
 def _pickler() -> type:
     """Return the pickler that `datasets` uses for fingerprints, extended to modules and sets."""
     from datasets.utils._dill import Pickler  # imported here, because it imports pyarrow and pandas
+    from dill._dill import _locate_function
 
     class ContentPickler(Pickler):
         def save(self, value: Any, *arguments: Any, **options: Any) -> None:
-            if isinstance(value, ModuleType):
+            if type(value) is FunctionType:
+                value = getattr(value, "_torchdynamo_orig_callable", value)  # function before `torch.compile`
+                if id(value) in self.memo or _locate_function(value, self):
+                    super().save(value, *arguments, **options)
+                else:
+                    # dill would also pickle the globals of every library function that the function calls, and would
+                    # fail for functions that call each other. A state may refer to the function itself.
+                    self.save_reduce(FunctionType, (value.__code__, {}, value.__name__), _state(value), obj=value)
+            elif isinstance(value, ModuleType):
                 # Pickle modules by name, because dill would add their contents and paths. `code_hash` hashes them.
                 self.save_reduce(importlib.import_module, (value.__name__,), obj=value)
             elif type(value) in (set, frozenset) and id(value) not in self.memo:
@@ -147,6 +158,31 @@ def _pickler() -> type:
                 super().save(value, *arguments, **options)
 
     return ContentPickler
+
+
+def _state(function: FunctionType) -> tuple:
+    """Return the values that a function uses besides its code: defaults, closure, attributes, and globals by name."""
+    names = sorted(_global_names(function.__code__) & function.__globals__.keys())
+    closure = []
+    for cell in function.__closure__ or ():
+        with suppress(ValueError):  # an empty cell
+            closure.append(cell.cell_contents)
+    return (
+        function.__module__,
+        function.__qualname__,
+        function.__defaults__,
+        function.__kwdefaults__,
+        closure,
+        vars(function),
+        [(name, function.__globals__[name]) for name in names],
+    )
+
+
+@cache
+def _global_names(code: CodeType) -> set[str]:
+    """Return the names of globals, and of built-in functions, that a function or any function inside it loads."""
+    loads = (step for part in nested(code) for step in dis.get_instructions(part))
+    return {str(step.argval) for step in loads if "GLOBAL" in step.opname or step.opname == "LOAD_NAME"}
 
 
 def _dumps(value: object) -> bytes:
@@ -220,10 +256,10 @@ def _file(module: str) -> Path | None:
 def _imported(name: str, file: Path) -> Iterator[str]:
     """Yield the names that a module imports anywhere, including possible submodules."""
     package = name if file.name == "__init__.py" else name.rpartition(".")[0]
-    for node in ast.walk(ast.parse(file.read_bytes())):
+    for node in _parsed(file.read_bytes())[1]:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
+        else:
             relative = "." * node.level + (node.module or "")
             base = importlib.util.resolve_name(relative, package) if node.level else str(node.module)
             yield base
@@ -244,7 +280,14 @@ def _source(name: str, file: Path) -> bytes:
         functions = [value for value in vars(sys.modules[name]).values() if isinstance(value, FunctionType)]
         if any(f.__module__ == name and f.__code__ not in written for f in functions if _is_plain(f)):
             raise EditedError(f"{file.name} was edited after it was imported; import it again")
-    return ast.dump(ast.parse(source)).encode()
+    return _parsed(source)[0]
+
+
+@lru_cache(maxsize=128)
+def _parsed(source: bytes) -> tuple[bytes, list[ast.Import | ast.ImportFrom]]:
+    """Return the syntax tree of a module's source as bytes, and the statements of the tree that import modules."""
+    tree = ast.parse(source)
+    return ast.dump(tree).encode(), [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
 
 
 def _is_plain(function: FunctionType) -> bool:

@@ -37,7 +37,8 @@ def untouched(network: nn.Module | None = None) -> Iterator[None]:
     If a network is passed:
 
     - The network is in evaluation mode, its parameters require no gradients, and its backward hooks are disabled.
-    - Afterwards, its modes, flags and gradients and the states of the global random generators are restored.
+    - Afterwards, its modes, flags and gradients are restored, and the states of the global random generators of
+      Python, NumPy, the CPU and the GPUs of the network.
 
     Deterministic algorithms, attention kernels and threads remain as set by the caller, because they change only the
     last bits. Forward hooks, and settings that the network's own forward changes, are part of the network.
@@ -56,6 +57,16 @@ def untouched(network: nn.Module | None = None) -> Iterator[None]:
             inside.enter_context(_one_at_a_time)
             inside.enter_context(_unchanged(network))
         yield
+
+
+def reset_generators(network: nn.Module) -> None:
+    """Seed the generators that `untouched(network)` restores, because a network may draw random numbers.
+
+    `torch.manual_seed` would also seed the generators of all other GPUs.
+    """
+    torch.default_generator.manual_seed(0)
+    for index in _gpus_of(network):
+        torch.cuda.default_generators[index].manual_seed(0)
 
 
 def compiling() -> Any:
@@ -191,11 +202,10 @@ def _unchanged(network: nn.Module) -> Iterator[None]:
     training = [(module, module.training) for module in network.modules()]
     required = [(parameter, parameter.requires_grad, parameter.grad) for parameter in network.parameters()]
     states = random.getstate(), np.random.get_state()
-    devices = list({p.device.index for p, *_ in required if p.device.type == "cuda"})
     precision = getattr(network, "precision", None)  # plain modules lack it
     try:
         with (
-            torch.random.fork_rng(devices=devices),
+            torch.random.fork_rng(devices=_gpus_of(network)),
             arithmetic(precision == "tf32"),
             without_backward_hooks([module for module, _ in training]),
         ):
@@ -216,3 +226,7 @@ def _unchanged(network: nn.Module) -> Iterator[None]:
                 parameter.requires_grad_(flag)
             if parameter.grad is not gradient:
                 parameter.grad = gradient
+
+
+def _gpus_of(network: nn.Module) -> list[int]:
+    return sorted({parameter.device.index for parameter in network.parameters() if parameter.device.type == "cuda"})

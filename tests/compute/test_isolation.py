@@ -22,6 +22,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.target_weights import one_hot
 from saliency_bench.types import Batch
 from saliency_bench.utils.seeds import seed_of
+from saliency_bench.utils.untouched import reset_generators, untouched
 
 
 class Small(nn.Module):
@@ -220,6 +221,18 @@ def test_explainer_side_effects_are_undone(own, classifier):
     assert (np.random.get_state()[1] == drawn[1]).all()
     assert random.getstate() == drawn[2]
     assert torch.equal(sb.load_explainer("gradient")(classifier, images, target), expected)
+
+
+def test_checks_of_network_leave_other_gpus_alone(classifier, shapes, resnet, tmp_path, monkeypatch):
+    """Test the generators: a network may draw random numbers, but only those of its own devices are restored."""
+    expected = torch.rand(3, generator=torch.Generator().manual_seed(0))
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", lambda seed: pytest.fail("another GPU was seeded"))
+    with untouched(classifier):
+        reset_generators(classifier)
+        assert torch.equal(torch.rand(3), expected)
+    for explainers in (["gradcam"], ["gradcam", "gradient"]):
+        sb.run(dataset=str(shapes), model=str(resnet), explainers=explainers, metrics=["saliency_miou"], limit=4,
+               out=tmp_path / "run", device="cpu", progress=False)  # fmt: skip
 
 
 def test_explainer_maps_are_copied(classifier):

@@ -129,6 +129,8 @@ def test_changed_limit_hides_cells_of_old_partners(shapes, model, tmp_path, caps
     fresh = run(shapes, model, tmp_path / "fresh")
     for name in ("records.parquet", "predictions.parquet"):
         assert (tmp_path / "run" / name).read_bytes() == (fresh.folder / name).read_bytes()
+    later = run(shapes, model, tmp_path / "run", explainers=["random"])
+    assert {cell.explainer for cell in later.cells} == {"gradient", "random"}, "cells of earlier calls remain"
 
 
 def test_non_finite_partner_map_is_a_fault_of_its_samples(done, shapes, model, tmp_path):

@@ -46,6 +46,7 @@ def test_build_uses_consensus_masks_of_a_study(case, tmp_path):
         annotating.study.record(
             f"p-{index}", first, f"r{index}", {"kind": "mask"}, mask=mask, image_sha256=shown.sha256
         )
+    annotating.study.record("p-4", first, "r4", {"kind": "no_region"}, image_sha256=shown.sha256)  # a vote, too
     annotating.study.record("p-0", second, "none", {"kind": "mask"}, mask=masks[0], image_sha256="0" * 64)
     third = annotating.images.units[2]
     no_region = annotating.images.shown(third).sha256
@@ -53,7 +54,7 @@ def test_build_uses_consensus_masks_of_a_study(case, tmp_path):
     store = str(tmp_path / "study.db")
     build(name, tmp_path / "after", source, progress=False, annotations=store, **options)
     after = {row["image_id"]: row for row in load_dataset(tmp_path / "after", split)}
-    np.testing.assert_array_equal(np.asarray(after[first]["mask"]) > 0, sum(map(np.int64, masks)) >= 2)
+    np.testing.assert_array_equal(np.asarray(after[first]["mask"]) > 0, 2 * sum(map(np.int64, masks)) >= 5)
     assert after[second]["mask"] is None
     report = read_report(tmp_path / "after")
     reasons = {entry["id"]: entry["reason"] for entry in report["left_out"] if entry["what"] == "mask"}

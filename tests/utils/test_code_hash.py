@@ -293,6 +293,37 @@ def test_version_is_equal_in_every_process(tmp_path):
     assert all("unhashable=''" in line for line in found)
 
 
+RECURSIVE = """
+from saliency_bench import load_explainer
+FACTOR = 3
+UNUSED = 1
+def even(n): return n == 0 or odd(n - 1)
+def odd(n): return n != 0 and even(n - 1)
+def closure():
+    def counts(n): return n and counts(n - 1)
+    return counts
+counts = closure()
+def mine(classifier, images, target):
+    class Inner:
+        factor = FACTOR
+    return load_explainer("gradient")(classifier, images, target) * even(2) * counts(1) * Inner.factor
+"""
+
+
+def test_version_covers_functions_that_call_each_other():
+    """Test functions of a script: dill fails for them, because it collects the globals of all called functions."""
+
+    def changed(old="", new=""):
+        script = {"__name__": "__main__"}
+        exec(RECURSIVE.replace(old, new) if old else RECURSIVE, script)
+        return version(script["mine"])
+
+    first = changed()
+    assert first == changed() == changed("UNUSED = 1", "UNUSED = 2")
+    for change in (("FACTOR = 3", "FACTOR = 4"), ("n != 0", "n != 1"), ("n and counts", "n or counts")):
+        assert changed(*change) != first, change
+
+
 def test_different_library_calls_change_version():
     one, other = lambda c, images, t: F.relu(images) + np.pi, lambda c, images, t: F.gelu(images) + np.pi
     assert version(one) != version(other)

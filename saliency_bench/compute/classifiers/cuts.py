@@ -23,7 +23,7 @@ from saliency_bench.types import Images
 from saliency_bench.utils.devices import is_out_of_memory
 from saliency_bench.utils.messages import complain
 from saliency_bench.utils.seeds import seed_of, uniform
-from saliency_bench.utils.untouched import untouched
+from saliency_bench.utils.untouched import reset_generators, untouched
 
 TOLERANCE = 1e-4  # relative to the largest logit, because a GPU may choose different algorithms for the two passes
 CHANGE = 1e-3  # relative to the norm of the gradient, for the same reason
@@ -62,7 +62,7 @@ def _logits(classifier: Classifier, image: Images, module: nn.Module, runs: int,
     inputs = image.clone().requires_grad_()
     for is_recording in (True, False):
         with torch.set_grad_enabled(is_recording), _last_output_held(module, runs, kept) as calls:
-            torch.manual_seed(0)  # a network may draw random numbers; `untouched` restores the generators
+            reset_generators(classifier)
             try:
                 logits = classifier(inputs if is_recording else image)
                 count = len(calls)
@@ -172,7 +172,7 @@ def _leaves_out(classifier: Classifier, image: Images, module: nn.Module | None)
     with untouched(classifier), classifier.uncounted():
         for mode in (nullcontext(), Uncut()):
             inputs = ((image.detach() + noise) / 2).requires_grad_()
-            torch.manual_seed(0)  # a network may draw random numbers; `untouched` restores the generators
+            reset_generators(classifier)
             try:
                 with mode, nullcontext([inputs]) if module is None else _last_output_of(module) as outputs:
                     logits = classifier(inputs)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from saliency_bench.compute.classifiers.classifier import Classifier
 from saliency_bench.types import Images
 from saliency_bench.utils.seeds import seed_of, uniform
-from saliency_bench.utils.untouched import untouched
+from saliency_bench.utils.untouched import reset_generators, untouched
 
 CELLS = 4  # cells along each side of the image
 # A map is misplaced if its changes correlate with distances in a mirrored, rotated or shifted image (correlation `FIT`:
@@ -158,7 +158,7 @@ def _changes(
     try:
         with untouched(classifier), classifier.uncounted(), torch.no_grad():
             for mask in [torch.zeros(image.shape[2:], dtype=torch.bool), *replaced]:
-                torch.manual_seed(0)  # a network may draw random numbers; `untouched` restores the generators
+                reset_generators(classifier)
                 classifier(torch.where(mask.to(image.device), noise, image))
                 maps.append(channels_first(outputs[-1])[0].float().flatten(1).cpu())
                 outputs.clear()
