@@ -204,8 +204,8 @@ def run_page(page: Path, folder: Path, environment: dict[str, str]) -> subproces
 
 
 def cost(page: Path) -> pytest.MarkDecorator:
-    """Return the markers of a page. Fast pages run in each pull request, and all other pages at night."""
-    return pytest.mark.slow if page.name in ("maintainers.md", "your_model.md") else pytest.mark.thorough
+    """Return the marker of a page: the code of one page runs in each pull request, and of all other pages at night."""
+    return pytest.mark.slow if page.name == "maintainers.md" else pytest.mark.thorough
 
 
 @pytest.fixture(scope="module")

@@ -350,11 +350,8 @@ def out(tmp_path_factory):
     return tmp_path_factory.mktemp("smoke") / "out"
 
 
-@pytest.mark.slow
-@pytest.mark.sample(0, 1)
-@pytest.mark.parametrize(
-    "paper", sorted(suite_files(), key=lambda name: (name != "reference", name), reverse=True)
-)  # the fastest first
+@pytest.mark.thorough
+@pytest.mark.parametrize("paper", suite_files())
 def test_every_table_has_all_rows_and_columns(paper, out):
     done = suite(paper, out=out, smoke=True, compare=True, device="cpu", progress=False)
     assert done.failed == {}
