@@ -59,8 +59,8 @@ def truth(classifier, images, target):
     return torch.einsum("bhw,khw,bk->bhw", images.double().mean(dim=1), weights, target.double()).float()
 
 
-def scored(name, classifier, images, explainer, groups=GROUPS, seeds=None, **options):
-    classifier = load_classifier(classifier, device="cpu", mean=0, std=1)
+def scored(name, classifier, images, explainer, groups=GROUPS, seeds=None, activation="softmax", **options):
+    classifier = load_classifier(classifier, device="cpu", mean=0, std=1, activation=activation)
     with torch.no_grad():
         logits = classifier(images)
     seeds = list(range(len(images))) if seeds is None else seeds
@@ -91,11 +91,12 @@ def test_score_direction_follows_options(name, published):
     assert (good > bad if metric.higher_is_better else good < bad).all()
 
 
-def literal(name, classifier, image, explainer, groups, published):
+def literal(name, classifier, image, explainer, groups, published, activation):
     """Score one sample literally by the equations, drawing the pictures of a top share pixel by pixel."""
 
     def f(picture):
-        return classifier(picture[None]).double().softmax(dim=1)[0].tolist()
+        logits = classifier(picture[None]).double()
+        return (logits.sigmoid() if activation == "sigmoid" else logits.softmax(dim=1))[0].tolist()
 
     whole = f(image)
     a = whole.index(max(whole))
@@ -140,14 +141,14 @@ def literal(name, classifier, image, explainer, groups, published):
     return total if published else total / 0.8
 
 
-@pytest.mark.parametrize("published", [False, True])
+@pytest.mark.parametrize(("published", "activation"), [(False, "softmax"), (True, "softmax"), (False, "sigmoid")])
 @pytest.mark.parametrize("name", NAMES)
-def test_scores_match_literal_loop(name, published):
+def test_scores_match_literal_loop(name, published, activation):
     module = Mixture(seed=2)
     images = torch.cat([torch.stack([module.picture(k) for k in range(K)]), torch.rand(4, 3, SIZE, SIZE)])
     classifier = load_classifier(module, device="cpu", mean=0, std=1)
-    expected = [literal(name, classifier, image, truth, GROUPS, published) for image in images]
-    scores = scored(name, module, images, truth, published=published)
+    expected = [literal(name, classifier, image, truth, GROUPS, published, activation) for image in images]
+    scores = scored(name, module, images, truth, published=published, activation=activation)
     np.testing.assert_allclose(scores, expected, atol=1e-6)
     assert classifier(images)[:K].argmax(dim=1).tolist() == list(range(K))
     assert np.isnan(scores).any() == (name == "saliency_cgs")  # classes whose group overlaps with every other group
