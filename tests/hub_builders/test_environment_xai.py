@@ -70,7 +70,7 @@ def test_per_class_limits_images_and_invalid_files_are_reported(tmp_path):
     (tmp_path / "data_large/p/pond/Thumbs.db").write_bytes(b"x")
     (tmp_path / "data_large/p/pond/00000003.jpg").write_bytes(b"")
     (tmp_path / "masks").mkdir()
-    Image.fromarray(np.full((16, 24), 255, np.uint8)).save(tmp_path / "masks/train_pond_00000002.png")
+    Image.fromarray(np.full((16, 24), 255, np.uint8)).save(tmp_path / "masks/train_pond_00000002.PNG")
     samples, log = built(tmp_path, per_class=0)
     assert samples["train/pond/00000002"]["mask"].all()
     wrong = {"train/pond/Thumbs": "the file name has no image extension", "train/pond/00000003": "empty file"}

@@ -475,6 +475,27 @@ def test_page_and_cards_show_run_differences(folder, other, tmp_path):
         assert tags == [("gradcam", "better", means["gradcam"]), ("rise", "worse", means["rise"])]
 
 
+def test_nearly_constant_run_differences_do_not_rule_out_rare_failures(tmp_path):
+    settings = SMALL | {"samples": 90}
+    one, two = make_run(tmp_path / "one", **settings), make_other_run(tmp_path / "two", **settings)
+    values = {(row["explainer"], row["metric"], row["image_id"]): row["value"] for row in read_run(one).records()}
+
+    def shrunk(rows):
+        for row in rows:
+            value = values[row["explainer"], row["metric"], row["image_id"]]
+            row["value"] = None if value is None else 0.99 * value
+
+    change_records(two, shrunk)
+    widened = {(pair["explainer"], pair["metric"]) for pair in differences(read_run(one), read_run(two))
+               if pair["rare_failures"]}  # fmt: skip
+    assert widened == {("gradcam", "saliency_miou")}
+    (compared,) = compare_runs([read_run(one), read_run(two)]).differences
+    assert {(pair.explainer, pair.metric) for pair in compared.pairs if pair.rare} == widened
+    page = report([one, two], tmp_path / "page.html").read_text(encoding="utf-8")
+    comparison = page[page.index('aria-labelledby="comparison"') :]
+    assert comparison.count("rare failures possible</span>") >= len(widened)
+
+
 @pytest.mark.parametrize("first", [0.0, 1e-9, 3e-5, 0.7, -0.7, 800.0, -800.0, np.nan])
 def test_scores_that_differ_by_rounding_are_equal(first):
     for second in (first, first * (1 + 9e-6), first * (1 + 11e-6), first + 2e-10, first + 2e-9, -first, np.nan):
