@@ -246,7 +246,8 @@ def placed(root, own):
 def test_recomputed_submission_is_ranked_officially(done, given, shapes, resnet, tmp_path, capsys):
     folder = placed(tmp_path, of_run(done, "ada"))
     assert {row.status for row in sb.load_results(tmp_path).rows} == {"claimed"}
-    assert {row.status for row in sb.load_results(tmp_path, known=[shapes]).rows} == {"checked"}  # the reader's copy
+    rows = sb.load_results(tmp_path, known=[shapes]).rows  # with the reader's copy of the dataset
+    assert {(row.status, row.accuracy_checked) for row in rows} == {("checked", False)}
     line = ["recompute", str(tmp_path), folder, "--dataset", str(shapes), "--model", str(resnet), "--samples", "4"]
     assert said(capsys, [*line, "--dry-run", "--quiet"]) == ""
     assert not (tmp_path / "status").exists()
