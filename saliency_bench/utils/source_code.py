@@ -3,9 +3,10 @@
     code_hash(function)        # CodeHash(version="5f0c...", unhashable="")
 
 The function is pickled like an argument of `Dataset.map`: its code, defaults and closures, and the contents of the
-globals that it names. The pickle includes importable modules and functions only by name. The source files of the user's
-own modules are therefore hashed too: the modules that the function refers to, and the user's modules that these import.
-Objects from Python, an installed library or this package are hashed by name, and by version if they declare one.
+globals that it names. The user's own functions that it calls are pickled in the same way. Modules and importable
+classes are pickled only by name, so the source files of the user's own modules are hashed too: the modules that the
+function refers to, and the user's modules that these import. Objects from Python, an installed library or this package
+are hashed by name, and by version if they declare one.
 
 A change in a helper's file therefore changes the version even if the function does not use the changed code.
 It is better to recompute too often than too rarely. The hash does not cover inputs that a function reads only at run
@@ -38,6 +39,7 @@ LIBRARIES = {sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "pure
 LIBRARIES.add(os.path.dirname(os.__file__))
 INSTALLED = {"site-packages", "dist-packages"}  # including folders of other interpreters on PYTHONPATH
 THIS_PACKAGE = "saliency_bench"
+COMPILED_FROM = "_torchdynamo_orig_callable"  # attribute of compiled functions: the function before `torch.compile`
 STARTED = time()  # a file edited after this time may differ from the code that this process has imported
 
 
@@ -141,12 +143,12 @@ def _pickler() -> type:
     class ContentPickler(Pickler):
         def save(self, value: Any, *arguments: Any, **options: Any) -> None:
             if type(value) is FunctionType:
-                value = getattr(value, "_torchdynamo_orig_callable", value)  # function before `torch.compile`
-                if id(value) in self.memo or _locate_function(value, self):
+                value = getattr(value, COMPILED_FROM, value)
+                if id(value) in self.memo or (_locate_function(value, self) and is_library(value.__module__)):
                     super().save(value, *arguments, **options)
                 else:
-                    # dill would also pickle the globals of every library function that the function calls, and would
-                    # fail for functions that call each other. A state may refer to the function itself.
+                    # dill would search the globals of all functions that the function calls, including functions of
+                    # libraries, and would fail for functions that call each other. The state may contain `value`.
                     self.save_reduce(FunctionType, (value.__code__, {}, value.__name__), _state(value), obj=value)
             elif isinstance(value, ModuleType):
                 # Pickle modules by name, because dill would add their contents and paths. `code_hash` hashes them.
@@ -194,6 +196,7 @@ def _dumps(value: object) -> bytes:
 
 def _pickled(value: object) -> bytes:
     """Return the pickle of a function with its code and globals, or of any other value."""
+    value = getattr(value, COMPILED_FROM, value)
     if isinstance(value, FunctionType):
         # An importable function would be pickled only by its name. A copy of the function is not the module's attribute
         # of that name, so the copy is pickled with its code and the globals that it names.

@@ -122,6 +122,20 @@ def test_version_does_not_depend_on_folder(change, first, tmp_path, monkeypatch)
     assert version(loaded(tmp_path / "same", monkeypatch, change).mine) == first
 
 
+def test_version_covers_globals_that_change_while_the_program_runs(tmp_path, monkeypatch):
+    """Test a global of the function's module, and a global of a module whose function it calls."""
+    module = loaded(tmp_path / "first", monkeypatch)
+    first = version(module.mine)
+    module.TABLE["a"] = [5]
+    second = version(module.mine)
+    assert second != first
+    monkeypatch.setattr(module, "direct", direct := sys.modules["own_helpers"].through)
+    assert version(module.mine) != second
+    third = version(module.mine)
+    monkeypatch.setitem(direct.__globals__, "FACTOR", 3)
+    assert version(module.mine) != third
+
+
 def test_version_covers_inherited_methods(tmp_path, monkeypatch):
     first = version(loaded(tmp_path / "first", monkeypatch).mine_as_object)
     assert version(loaded(tmp_path / "same", monkeypatch).mine_as_object) == first
@@ -328,6 +342,8 @@ def test_different_library_calls_change_version():
     one, other = lambda c, images, t: F.relu(images) + np.pi, lambda c, images, t: F.gelu(images) + np.pi
     assert version(one) != version(other)
     assert as_explainer(one).version == version(one)
+    other._torchdynamo_orig_callable = one  # as `torch.compile` does
+    assert version(other) == version(one)
 
 
 def test_plugin_version_follows_imports_within_package(tmp_path, monkeypatch):
