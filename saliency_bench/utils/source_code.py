@@ -144,12 +144,11 @@ def _pickler() -> type:
         def save(self, value: Any, *arguments: Any, **options: Any) -> None:
             if type(value) is FunctionType:
                 value = getattr(value, COMPILED_FROM, value)
-                if id(value) in self.memo or (_locate_function(value, self) and is_library(value.__module__)):
-                    super().save(value, *arguments, **options)
-                else:
-                    # dill would search the globals of all functions that the function calls, including functions of
-                    # libraries, and would fail for functions that call each other. The state may contain `value`.
-                    self.save_reduce(FunctionType, (value.__code__, {}, value.__name__), _state(value), obj=value)
+            is_own = type(value) is FunctionType and not (_locate_function(value) and is_library(value.__module__))
+            if is_own and id(value) not in self.memo:
+                # dill would search the globals of all functions that the function calls, including functions of
+                # libraries, and would fail for functions that call each other. The state may contain `value`.
+                self.save_reduce(FunctionType, (value.__code__, {}, value.__name__), _state(value), obj=value)
             elif isinstance(value, ModuleType):
                 # Pickle modules by name, because dill would add their contents and paths. `code_hash` hashes them.
                 self.save_reduce(importlib.import_module, (value.__name__,), obj=value)
@@ -196,7 +195,8 @@ def _dumps(value: object) -> bytes:
 
 def _pickled(value: object) -> bytes:
     """Return the pickle of a function with its code and globals, or of any other value."""
-    value = getattr(value, COMPILED_FROM, value)
+    if isinstance(value, FunctionType) and hasattr(value, COMPILED_FROM):
+        return _pickled(getattr(value, COMPILED_FROM))
     if isinstance(value, FunctionType):
         # An importable function would be pickled only by its name. A copy of the function is not the module's attribute
         # of that name, so the copy is pickled with its code and the globals that it names.
