@@ -22,7 +22,6 @@ import secrets
 import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from hashlib import blake2b
@@ -30,7 +29,7 @@ from io import BytesIO
 from pathlib import Path
 from pickletools import genops
 from time import time
-from types import CodeType, FunctionType, ModuleType
+from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 from saliency_bench.errors import described, one_line
@@ -146,8 +145,8 @@ def _pickler() -> type:
                 value = getattr(value, COMPILED_FROM, value)
             is_own = type(value) is FunctionType and not (_locate_function(value) and is_library(value.__module__))
             if is_own and id(value) not in self.memo:
-                # dill would search the globals of all functions that the function calls, including functions of
-                # libraries, and would fail for functions that call each other. The state may contain `value`.
+                # dill would search the globals of all called functions, including those of libraries, and would never
+                # finish if functions call each other. `save_reduce` memoizes a function before its state.
                 self.save_reduce(FunctionType, (value.__code__, {}, value.__name__), _state(value), obj=value)
             elif isinstance(value, ModuleType):
                 # Pickle modules by name, because dill would add their contents and paths. `code_hash` hashes them.
@@ -163,27 +162,16 @@ def _pickler() -> type:
 
 def _state(function: FunctionType) -> tuple:
     """Return the values that a function uses besides its code: defaults, closure, attributes, and globals by name."""
-    names = sorted(_global_names(function.__code__) & function.__globals__.keys())
-    closure = []
-    for cell in function.__closure__ or ():
-        with suppress(ValueError):  # an empty cell
-            closure.append(cell.cell_contents)
+    names = sorted(global_names(function.__code__) & function.__globals__.keys())
     return (
         function.__module__,
         function.__qualname__,
         function.__defaults__,
         function.__kwdefaults__,
-        closure,
+        [cell_contents(cell) for cell in function.__closure__ or ()],
         vars(function),
         [(name, function.__globals__[name]) for name in names],
     )
-
-
-@cache
-def _global_names(code: CodeType) -> set[str]:
-    """Return the names of globals, and of built-in functions, that a function or any function inside it loads."""
-    loads = (step for part in nested(code) for step in dis.get_instructions(part))
-    return {str(step.argval) for step in loads if "GLOBAL" in step.opname or step.opname == "LOAD_NAME"}
 
 
 def _dumps(value: object) -> bytes:
@@ -304,3 +292,17 @@ def nested(code: CodeType) -> Iterator[CodeType]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from nested(constant)
+
+
+def global_names(code: CodeType) -> set[str]:
+    """Return the globals and built-in functions that a function, or any function inside it, reads or writes."""
+    operations = (operation for part in nested(code) for operation in dis.get_instructions(part))
+    return {item.argval for item in operations if item.opname.endswith(("_GLOBAL", "_GLOBALS", "_NAME"))}
+
+
+def cell_contents(cell: CellType) -> object:
+    """Return the value of a variable in a closure, or None if the variable has no value yet."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None

@@ -60,7 +60,7 @@ def untouched(network: nn.Module | None = None) -> Iterator[None]:
 
 
 def reset_generators(network: nn.Module) -> None:
-    """Seed the generators that `untouched(network)` restores, because a network may draw random numbers.
+    """Seed the generators that `untouched(network)` restores, so that a network that draws random numbers repeats them.
 
     `torch.manual_seed` would also seed the generators of all other GPUs.
     """

@@ -224,7 +224,7 @@ def test_explainer_side_effects_are_undone(own, classifier):
 
 
 def test_checks_of_network_leave_other_gpus_alone(classifier, shapes, resnet, tmp_path, monkeypatch):
-    """Test the generators: a network may draw random numbers, but only those of its own devices are restored."""
+    """Fail if a check seeds all GPUs, because only the generators of the network's own devices are restored."""
     expected = torch.rand(3, generator=torch.Generator().manual_seed(0))
     monkeypatch.setattr(torch.cuda, "manual_seed_all", lambda seed: pytest.fail("another GPU was seeded"))
     with untouched(classifier):

@@ -45,7 +45,7 @@ from saliency_bench.utils.provenance import provenance
 
 METHODS = {"gradcam": 0.55, "rise": 0.45, "integrated_gradients": 0.3, "centre": 0.25, "random": 0.22}
 METRICS = ("saliency_miou", "saliency_pointing_game", "saliency_insertion")
-SMALL = {"samples": 12, "methods": {"gradcam": 0.5}, "metrics": METRICS[:1]}  # writes its page quickly
+SMALL = {"samples": 12, "methods": {"gradcam": 0.5}, "metrics": METRICS[:1]}  # a run with a small page
 LABELS = ("circle", "square")
 
 

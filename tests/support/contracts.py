@@ -78,7 +78,7 @@ def check(kind: str, name: str) -> None:
 def variants(item: Explainer | Metric) -> Iterator[tuple[str, object, Explainer | Metric]]:
     """Yield (option, value, variant of the item) for up to three values of each option other than the default.
 
-    Skip options whose default is None or a list, and values that require other options.
+    Skip options that default to None or a list, and values that require other options.
     """
     load = load_metric if isinstance(item, Metric) else load_explainer
     for option, value in item.options:

@@ -123,7 +123,7 @@ def test_version_does_not_depend_on_folder(change, first, tmp_path, monkeypatch)
 
 
 def test_version_covers_globals_that_change_while_the_program_runs(tmp_path, monkeypatch):
-    """Test a global of the function's module, and a global of a module whose function it calls."""
+    """Change a global in the module of the function, and a global in the module of a helper that it calls."""
     module = loaded(tmp_path / "first", monkeypatch)
     first = version(module.mine)
     module.TABLE["a"] = [5]
@@ -325,7 +325,7 @@ def mine(classifier, images, target):
 
 
 def test_version_covers_functions_that_call_each_other():
-    """Test functions of a script: dill fails for them, because it collects the globals of all called functions."""
+    """Hash functions of a script. dill never finishes its search for the globals of functions that call each other."""
 
     def changed(old="", new=""):
         script = {"__name__": "__main__"}

@@ -12,7 +12,6 @@ whose values differ between two hashes, and the next hash leaves out only the va
 """
 
 import copyreg
-import dis
 import enum
 import functools
 import inspect
@@ -31,7 +30,7 @@ import torch
 from torch import nn
 
 from saliency_bench.utils.devices import is_out_of_memory
-from saliency_bench.utils.source_code import is_library, nested
+from saliency_bench.utils.source_code import COMPILED_FROM, cell_contents, global_names, is_library, nested
 
 DEEPEST = 150  # maximum number of nested levels
 FRAMES = 12  # maximum number of Python calls on the stack per level
@@ -225,7 +224,7 @@ class ContentHasher:
     def _callable(self, value: Any) -> Iterator[str | bytes] | None:
         """Return the values to hash for a function, or None for any other callable object."""
         if isinstance(value, types.FunctionType):
-            compiled = vars(value).get("_torchdynamo_orig_callable")  # the function that torch.compile wraps
+            compiled = vars(value).get(COMPILED_FROM)
             return self._function(value) if compiled is None else iter(("compiled", self._hash(compiled)))
         if isinstance(value, types.MethodType):
             return iter(("method", self._hash(value.__self__), self._hash(value.__func__)))
@@ -251,7 +250,7 @@ class ContentHasher:
         else:
             yield from ("own function", self._hash(function.__code__))
         for cell in function.__closure__ or ():  # including functions wrapped by a decorator
-            yield from self.hash_place(cell, "", _contents(cell))
+            yield from self.hash_place(cell, "", cell_contents(cell))
         if not function.__closure__:
             yield self._hash([])
         if is_library(module):
@@ -436,17 +435,10 @@ def _is_log(value: object) -> bool:
     return isinstance(value, io.IOBase) and not value.closed and value.writable() and not value.readable()
 
 
-def _contents(cell: types.CellType) -> object:
-    try:
-        return cell.cell_contents
-    except ValueError:
-        return None
-
-
 def _globals(code: types.CodeType, scope: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str, Any]]:
     """Yield (scope, name, value) of the globals that code names, including attributes of the user's own modules."""
     names = sorted(_words(code))
-    loaded = _loaded_globals(code)
+    loaded = global_names(code) | _texts(code)
     modules: list[types.ModuleType] = []
     for name in names:
         if name in scope and name not in loaded:  # an attribute of this name, as in self.net
@@ -480,13 +472,6 @@ def _texts(code: types.CodeType) -> set[str]:
     if not any(LOOKUPS.intersection(part.co_names) for part in codes):
         return set()
     return {text for part in codes for text in part.co_consts if isinstance(text, str) and text.isidentifier()}
-
-
-def _loaded_globals(code: types.CodeType) -> set[str]:
-    """Return the globals that code reads or writes, and the strings in it that may be looked up as names."""
-    operations = (operation for part in nested(code) for operation in dis.get_instructions(part))
-    loaded = (item.argval for item in operations if item.opname.endswith(("_GLOBAL", "_GLOBALS", "_NAME")))
-    return _texts(code).union(loaded)
 
 
 def _imported(name: str, scope: Mapping[str, Any]) -> list[types.ModuleType]:
