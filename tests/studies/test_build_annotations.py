@@ -46,9 +46,7 @@ def test_build_uses_consensus_masks_of_a_study(case, tmp_path):
         annotating.study.record(
             f"p-{index}", first, f"r{index}", {"kind": "mask"}, mask=mask, image_sha256=shown.sha256
         )
-    annotating.study.record(
-        "p-4", first, "r4", {"kind": "no_region"}, image_sha256=shown.sha256
-    )  # a vote
+    annotating.study.record("p-4", first, "r4", {"kind": "no_region"}, image_sha256=shown.sha256)  # a vote
     annotating.study.record("p-0", second, "none", {"kind": "mask"}, mask=masks[0], image_sha256="0" * 64)
     third = annotating.images.units[2]
     no_region = annotating.images.shown(third).sha256
