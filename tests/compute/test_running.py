@@ -215,7 +215,7 @@ def test_run_continues_after_unreadable_samples(shapes, resnet, start, tmp_path,
     assert result.report.exists()
     data, _ = damaged(shapes, tmp_path / "images", [(3, "image", b"no picture")])
     line = ["run", "--dataset", data, "--model", str(resnet), "--explainers", "random", "--device", "cpu",
-            "--metrics", "saliency_miou"]  # fmt: skip
+            "--batch-size", "1", "--metrics", "saliency_miou"]  # fmt: skip
     assert "1 record was left out" in said(capsys, [*line, "--out", str(tmp_path / "cli")], code=2)
     for folder in ("strict", "cli"):  # the stored predictions of a run that was not strict do not count
         shown = said(capsys, [*line, "--out", str(tmp_path / folder), "--strict"], code=2)

@@ -95,16 +95,23 @@ def test_slices_are_sampled_by_seed_for_any_axis_order(source):
         assert {samples[case]["slice_index"] for samples in drawn} == {3, 4, 5}
 
 
-def test_flipped_dicom_series_gives_the_same_image(source):
+def test_flipped_series_is_turned_and_transposed_left_out(source):
     folder = source / "Pancreas-CT/PANCREAS_0001/study/series"
     before = built(source)[0]["PANCREAS_0001"]["image"]
     for path in folder.iterdir():
         path.unlink()
-    for number in range(9):
-        turned, pixels = {"ImageOrientationPatient": [-1, 0, 0, 0, -1, 0]}, body()[..., number].T.astype(float)
-        place = (0, 0, 2.0 * number)
-        dicom(folder / f"{number}.dcm", pixels, place, f"1.2.{number}", "1.2", "PANCREAS_0001", **turned)
-    assert (built(source)[0]["PANCREAS_0001"]["image"] == before).all()
+
+    def rewritten(*cosines):
+        for number in range(9):
+            name, pixels = str(number), body()[..., number].T.astype(float)
+            dicom(folder / f"{name}.dcm", pixels, (0, 0, 2.0 * number), f"1.2.{name}", "1.2", "PANCREAS_0001",
+                  ImageOrientationPatient=list(cosines))  # fmt: skip
+        return built(source)
+
+    assert (rewritten(-1, 0, 0, 0, -1, 0)[0]["PANCREAS_0001"]["image"] == before).all()
+    samples, log = rewritten(0, 1, 0, 1, 0, 0)
+    assert "PANCREAS_0001" not in samples
+    assert "not an axial slice" in str([log.left_out, log.remarks])
 
 
 def test_padding_and_nan_become_air(tmp_path):

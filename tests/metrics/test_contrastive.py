@@ -63,16 +63,17 @@ def test_cauc_adds_class_probabilities_of_a_side(slow):
 
 
 def test_rival_is_most_probable_class_of_all_or_of_group(slow):
-    """Class 1 is the only member of its group."""
-    groups = ClassGroups("by hand", ((0, 2, 3), (1,)))
-    of_all = saliency_cauc(slow.curves(one_hot([0, 1, 2], K)), step=2)
-    scores, drops = (metric(slow.curves(one_hot([0, 1, 2], K)), groups, step=2, rival="group")
+    """Class 1 is the only member of its group. The last target is a pair of classes from both groups."""
+    groups, target = ClassGroups("by hand", ((0, 2, 3), (1,))), one_hot([0, 1, 2], K)
+    target[2, 1] = 1
+    of_all = saliency_cauc(slow.curves(target), step=2)
+    scores, drops = (metric(slow.curves(target), groups, step=2, rival="group")
                      for metric in (saliency_cauc, saliency_cdrop))  # fmt: skip
-    for i, others in enumerate([(2, 3), (), (0, 3)]):
+    for i, (explained, others) in enumerate([({0}, {2, 3}), ({1}, set()), ({1, 2}, {0, 3})]):
         whole = slow.rest(i, 0)
-        for score, rivals in ((of_all[i], {*range(K)} - {i}), (scores[i], others)):
+        for score, rivals in ((of_all[i], {*range(K)} - explained), (scores[i], others)):
             if rivals:
-                path = literal_path(slow, i, {i}, {max(rivals, key=lambda k: whole[k])}, 2, 0.5, "range", "mean")
+                path = literal_path(slow, i, explained, {max(rivals, key=lambda k: whole[k])}, 2, 0.5, "range", "mean")
                 assert score == pytest.approx(literal_cauc(*path), abs=1e-6)
             else:
                 assert np.isnan([score, drops[i]]).all()

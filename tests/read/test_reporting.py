@@ -280,6 +280,8 @@ def test_metric_agreement_matches_hand_computation():
     result = metric_agreement(run.table, run.scores)
     assert result is not None
     assert result["table"][0][1] == (pytest.approx(-0.25), 2)
+    without = run_in_memory(cells[:-1], ["x", "y"], values)
+    assert metric_agreement(without.table, without.scores) is None, "only two explainers have both metrics"
 
 
 def test_outline_is_the_border_of_the_mask():
