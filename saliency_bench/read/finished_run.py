@@ -7,7 +7,6 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import datasets
 import numpy as np
 
 from saliency_bench import notebook_views
@@ -43,6 +42,8 @@ from saliency_bench.utils.messages import complain
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
+    from datasets import Dataset
 
 
 @dataclass(frozen=True, repr=False)
@@ -211,19 +212,19 @@ class Run(PaperTables):
         """Return the path of the report page."""
         return self.folder / "report.html"
 
-    def records(self) -> datasets.Dataset:
+    def records(self) -> "Dataset":
         """Return the records: one row per sample, explainer and metric, and one per named part of a score."""
-        return datasets.Dataset(read_table(self._path("records.parquet"), records.SCHEMA))
+        return _dataset(read_table(self._path("records.parquet"), records.SCHEMA))
 
-    def predictions(self) -> datasets.Dataset:
+    def predictions(self) -> "Dataset":
         """Return the classifier's prediction for each sample: logits, predicted class, and whether it is correct."""
-        return datasets.Dataset(read_table(self._path("predictions.parquet"), records.PREDICTIONS))
+        return _dataset(read_table(self._path("predictions.parquet"), records.PREDICTIONS))
 
-    def map_values(self) -> datasets.Dataset:
+    def map_values(self) -> "Dataset":
         """Return the stored values of each map: a row per explainer and sample, or no rows if none are stored."""
         path = self._path(RELIABILITY)
         stored = self.reliability or path.exists()
-        return datasets.Dataset(read_table(path, records.RELIABILITY) if stored else records.RELIABILITY.empty_table())
+        return _dataset(read_table(path, records.RELIABILITY) if stored else records.RELIABILITY.empty_table())
 
     def maps(self) -> dict[str, StoredMaps]:
         """Return {explainer: {image id: map (H, W)}} of a run with `keep_maps`, like `load_maps`."""
@@ -430,6 +431,12 @@ def folder_of(run: Any) -> Path:
 def _state(summary: dict) -> list[tuple]:
     """Return the id, value and number of samples of each cell. Ranks may have been recomputed after loading."""
     return [(cell["cell_id"], cell["value"], cell["n"]) for cell in summary["cells"]]
+
+
+def _dataset(table: "pa.Table") -> "Dataset":
+    from datasets import Dataset  # the import takes longer than loading a run
+
+    return Dataset(table)
 
 
 def _report_settings(run: Run, other: Run) -> None:

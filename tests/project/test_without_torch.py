@@ -70,7 +70,9 @@ def test_reading_modules_import_no_torch(places):
     names = [name for place in places for name in modules_of(place) if name not in COMPUTE]
     assert len(names) > (150 if places == READ else 0)
     code = (
-        "import sys, traceback\nfrom importlib import import_module\nfor name in sys.argv[1:]:\n"
+        "import sys, traceback, saliency_bench.read.finished_run\nfrom importlib import import_module\n"
+        "assert not {'datasets', 'pandas'} & set(sys.modules), 'loading a run takes twice as long'\n"
+        "for name in sys.argv[1:]:\n"
         "    try: import_module(f'saliency_bench.{name}')\n    except ImportError: traceback.print_exc(limit=-6)"
     )
     done = python(code, *names)
