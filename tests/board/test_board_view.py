@@ -288,6 +288,7 @@ def test_plot_axes_point_towards_better():
     assert good.y > poor.y  # lower in the plot, because a high deletion is worse
     assert good.across[0] < good.x < good.across[1]
     assert all(plot.left <= one.x <= plot.right and plot.top <= one.y <= plot.bottom for one in plot.dots)
+    assert [text for _, text in board_plots.Axis([0, 40], 0, 100).ticks()] == ["0", "10", "20", "30", "40"]
     assert board_plots.scatter(rows, "saliency_miou", "saliency_road") is None
 
 

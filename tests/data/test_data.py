@@ -237,6 +237,9 @@ def test_missing_and_damaged_dataset_folders_are_rejected(folder, tmp_path):
     shutil.copytree(folder, tmp_path / "damaged")
     (tmp_path / "damaged/data/test-00000-of-00001.parquet").write_bytes(b"PAR1 no more")
     refused("damaged", sb.load_dataset, tmp_path / "damaged")
+    (tmp_path / "lines").mkdir()
+    (tmp_path / "lines/train.jsonl").write_text('{"label": 1}\n{"label": }\n')
+    refused(r"contains no readable dataset.*\(JSON parse error", sb.load_dataset, tmp_path / "lines")
 
 
 def test_missing_columns_are_rejected():

@@ -57,6 +57,8 @@ def test_plot_of_analysis_shows_every_interval(what):
             rows[-1] |= dict(zip(triple, expected[-1], strict=True))
     figure = plots.DRAWN[what](Findings(what, [], {table: rows} | MORE), [])
     assert sorted(drawn(figure, axis)) == [pytest.approx(triple) for triple in sorted(expected)]
+    bounds = [any(list(line.get_ydata()) == [0.5, 0.5] for line in axes.lines) for axes in figure.axes]
+    assert bounds == [what == "randomisation"] * len(bounds)
 
 
 def test_plot_of_sensitivity_shows_every_rank():
