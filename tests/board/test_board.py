@@ -306,7 +306,7 @@ def accuracy(**lie):
     (cell_lie(left_out={"it was hard": 3}), "left_out of cell"),
     (cell_lie(marked={"checked by the owner": 3}), "marked of cell"),
     (cell_lie(cell_id="0" * 16), "cell_id"), (cell_lie(rank=[1, 1], unranked=None), "rank of cell"),
-    (accuracy(value=5.0, high=5.0), "accuracy.value is 5.0, but must be between 0 and 1"),
+    (accuracy(high=1.1), "accuracy.high is 1.1, but must be between 0 and 1"),
     (accuracy(low=-9.0), "accuracy.low is -9.0"),
     (lambda content: content["dataset"].update(used=10**30), "dataset.used"),
     (lambda content: content["dataset"].update(used=61, samples=61), "has 60 images, but dataset.used is 61"),
