@@ -11,6 +11,7 @@ import random
 import re
 import resource
 import shutil
+from dataclasses import replace
 from datetime import date
 
 import numpy as np
@@ -248,10 +249,13 @@ def test_target_description_must_match_the_setting(rule, true, false, tmp_path, 
     assert [row.submitters for row in board.rows] == [("ada",)]
     (refused,) = board.refused
     assert refused.line.endswith(f"target is {false}, but setting.target is {rule.partition(' ')[0]}")
-    (shown_row,) = map(shown, board.rows)
-    assert shown_row.asks == {
+    (row,) = board.rows
+    assert shown(row).asks == {
         "label": "", "predicted": "target predicted", "e" * 32: "target file eeeeeeee",
     }.get(rule, "target predicted-by:eeeeeeee")  # fmt: skip
+    setting = row.result.setting.model_copy(update={"seed": 3, "split": "val", "layer": "a.b"})
+    moved = replace(row, result=row.result.model_copy(update={"setting": setting}))
+    assert shown(moved).asks.endswith("seed 3, layer a.b, split val")
 
 
 def test_damaged_status_files_give_one_line(tmp_path):

@@ -1,6 +1,7 @@
 """Tests of users' images with COCO's JSON: outlines, boxes, file names and messages."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -197,6 +198,10 @@ def test_splits_with_separate_annotations_are_merged(tmp_path, listing, beside):
     assert [entry["id"] for entry in read_report(out)["left_out"]] == ["README.txt"]
     single = sb.build("coco-json", tmp_path / "single", tmp_path / "in/valid", progress=False)
     assert [row["image_id"] for row in sb.load_dataset(single)] == ["a:cat"]
+    shutil.rmtree(tmp_path / "in/train")
+    two = sb.build("coco-json", tmp_path / "two", tmp_path / "in", progress=False)
+    (valid,), (test,) = (sb.load_dataset(two, split=split)["image_id"] for split in ("validation", "test"))
+    assert [valid, test] == [f"{split}/{beside}/a:cat".replace("//", "/") for split in ("valid", "test")]
 
 
 def test_split_folders_share_one_annotation_file(tmp_path):

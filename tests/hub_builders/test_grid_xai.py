@@ -100,6 +100,9 @@ def test_command_builds_grids_and_requires_a_model(shapes, fitted, grids, tmp_pa
     rows = load_folder(str(tmp_path / "out"), split="test")
     assert rows["image_id"] == load_folder(str(grids), split="test")["image_id"][:2]
     assert "--model M" in said(capsys, given[:4] + given[6:-1] + [str(tmp_path / "none")], 2)
+    assert "known: test, train, validation (--split)" in said(
+        capsys, [*given[:-1], str(tmp_path / "none"), "--split", "nothing"], 2
+    )
 
 
 @pytest.mark.parametrize(
