@@ -103,6 +103,8 @@ def test_matrix_contains_official_rows_of_one_question(entries):
         for number, (name, metric, status, value, tested, question) in enumerate(entries)]  # fmt: skip
     found = matrix(rows, View())
     assert (found is None) == (not rows)
+    metrics = [head.metric for head in found.metrics] if found else []
+    assert metrics == sorted(metrics, reverse=True), "saliency_miou comes first, because alignment is the first family"
     for place, head in enumerate(found.metrics if found else []):
         cells = {name: of_row[place] for name, of_row in [*found.methods, *found.baselines] if of_row[place]}
         of_metric = [one for one in rows if one.metric == head.metric and one.question == head.question
