@@ -10,6 +10,7 @@ from refusals import refused
 
 from saliency_bench.hub_builders import security_xai
 from saliency_bench.hub_builders._source import rasterised
+from saliency_bench.utils.pictures import UnreadableError
 
 SIZE = (40, 30)
 HEAD = "name,Gun,Knife,Wrench,Pliers,Scissors\n"
@@ -142,3 +143,6 @@ def test_rasterised_box_includes_its_corners():
         for row in range(4):
             for column in range(6):
                 assert mask[row, column] == (box[0] <= column + 1 <= box[2] and box[1] <= row + 1 <= box[3])
+    for box in ([-5, 1, 0, 3], [1, -5, 3, 0], [7, 1, 9, 3], [1, 5, 3, 9], [3, 1, 2, 2]):
+        with pytest.raises(UnreadableError, match="a box contains no pixel of the image"):
+            rasterised(box, 4, 6)
