@@ -7,7 +7,8 @@ example:
 A mutant is the code with one change, in a line that tests execute: another operator, comparison, number or condition,
 an element of a tuple or a keyword argument that is removed, or a statement that is skipped. The tests that execute the
 line (according to `.coverage`) are run, most specific first, until one fails. A mutant that no test detects survives
-and is printed. Mutants are drawn with a seed from the files in `--folders` of this checkout. The exit code is 0.
+and is printed. Mutants are drawn with a seed from the files in `--folders` of this checkout. The exit code is 0,
+also if mutants survive; it is 2 if the arguments or the coverage do not fit.
 
 Coverage does not include tests that run the package in another process, and it counts a shared fixture only for the
 test that creates it. The true share of detected mutants is therefore higher.
@@ -229,6 +230,10 @@ def main() -> int:
     )
     parser.add_argument("--again", type=Path, metavar="TABLE", help="use the mutants of a table")
     args = parser.parse_args()
+    if missing := [
+        str(path) for path in (args.coverage, *(ROOT / folder for folder in args.folders)) if not path.exists()
+    ]:
+        parser.error(f"{missing[0]} does not exist")
     reached = tests_of(args.coverage)
     places = []
     for folder in args.folders:
@@ -239,6 +244,8 @@ def main() -> int:
     random.Random(args.seed).shuffle(places)
     drawn = list(itertools.islice((place for place in places if _has_effect(*place)), args.count))
     drawn = drawn_before(args.again) if args.again else drawn
+    if not drawn:
+        parser.error(f"{args.coverage} contains no test that executes code of {', '.join(args.folders)}")
     if args.table:
         args.table.write_text("file,line,begin,end,new,test\n", encoding="utf-8")
     context = get_context("forkserver")
@@ -271,8 +278,9 @@ def main() -> int:
             if not caught:
                 survived.append((name, change))
             line = source.split("\n")[change[0] - 1].strip()[:100]
-            place = f"{name}:{change[0]}:{change[1]} -> {change[3].strip() or 'nothing'}"
-            word, seconds = "noticed " if caught else "SURVIVED", time.monotonic() - start
+            old = " ".join(source.encode()[change[1] : change[2]].decode().split())[:40]
+            place = f"{name}:{change[0]} {old} -> {change[3].strip() or 'nothing'}"
+            word, seconds = "detected" if caught else "SURVIVED", time.monotonic() - start
             print(f"{number:4d} {word} {seconds:5.1f} s  {place}   {line}", flush=True)
     print(f"{len(drawn)} mutants of {len(places)}, {len(survived)} survived")
     return 0

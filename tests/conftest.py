@@ -45,12 +45,12 @@ AREAS = {
 def pytest_ignore_collect(collection_path, config):
     """Skip files that contain none of the selected tests, because importing all files takes half a minute.
 
-    With `-k test_name`, import only files that contain this name. With `-m "slow and not thorough"`, import only files
-    with marks of slow tests.
+    With `-k test_name`, or `-k "test_name and ..."`, import only files that contain this name. With
+    `-m "slow and not thorough"`, import only files with marks of slow tests.
     """
     keyword, marks = config.getoption("keyword"), config.getoption("markexpr")
-    if re.fullmatch(r"test_\w+", keyword):
-        wanted = re.escape(keyword)
+    if named := re.fullmatch(r"(test_\w+)( and (not )?\w+)*", keyword):
+        wanted = named[1]
     elif re.fullmatch(r"(slow|thorough)( and (not )?\w+)*", marks):
         wanted = r"mark\.(slow|thorough|sample)\b"
     else:
@@ -96,7 +96,7 @@ def pytest_sessionfinish():
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Print the seconds and tests of each part, and the lines of tests per line of product, if several parts ran."""
+    """Print the seconds and tests of each folder, and the lines of tests, if five or more folders ran."""
     reports = [
         report for reports in terminalreporter.stats.values() for report in reports if hasattr(report, "duration")
     ]
@@ -107,7 +107,7 @@ def pytest_terminal_summary(terminalreporter):
         parts[part] = seconds + report.duration, tests + (report.when == "call")
     if len(parts) < 5:
         return
-    terminalreporter.section("seconds and tests of each part")
+    terminalreporter.section("seconds and tests of each folder")
     for part, (seconds, tests) in sorted(parts.items(), key=lambda entry: -entry[1][0]):
         terminalreporter.line(f"{seconds:7.0f} s  {tests:5}  {part}")
     terminalreporter.line(budget.sentence(*budget.counted()))
@@ -126,7 +126,9 @@ def _without(items, count, marker):
 LOGGER.propagate, LOGGER.handlers = False, [ShownLines()]
 
 # Use the same examples in every run, so that a failure is caused by a change and not by chance.
-hypothesis.settings.register_profile("same", derandomize=True, deadline=None)
+# Do not search for explanations of a failure: they take a minute, and list lines of NumPy.
+PHASES = set(hypothesis.Phase) - {hypothesis.Phase.explain}
+hypothesis.settings.register_profile("same", derandomize=True, deadline=None, phases=PHASES)
 hypothesis.settings.load_profile("same")
 
 

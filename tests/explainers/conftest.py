@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-import torchvision
 from small_networks import Branched, small
 from torch import nn
 
@@ -66,6 +65,8 @@ def others_named():
 def resnet18():
     """Return torchvision's ResNet-18 with random weights, updated batch norm statistics and no in-place ReLUs."""
     torch.manual_seed(2)
+    import torchvision
+
     model = torchvision.models.resnet18(num_classes=4)
     model.train()(torch.randn(4, 3, 32, 32))
     for module in model.modules():

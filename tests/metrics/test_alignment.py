@@ -97,7 +97,7 @@ def test_scores_match_literal_loop(name, maps, masks, data):
     options = {key: data.draw(values) for key, values in known.items()}
     scores = getattr(module_of(name), name)(maps, masks, **options)
     expected = [literal(one, mask, **options) if mask.any() else np.nan for one, mask in zip(maps, masks, strict=True)]
-    np.testing.assert_allclose(scores, expected, rtol=1e-14)
+    np.testing.assert_allclose(scores, expected, rtol=1e-14, atol=1e-15)
 
 
 @pytest.mark.slow

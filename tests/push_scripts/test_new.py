@@ -38,7 +38,7 @@ def test_new_item_lacks_only_its_todos(kind, name, more, checkout, capsys, monke
     assert contracts.names(plugin) == [name]
     sentences = list(contracts.CONTRACTS[plugin](name))
     assert sentences
-    assert [sentence for sentence in sentences if "still to be written" not in sentence] == []
+    assert [sentence for sentence in sentences if "still contains a TODO" not in sentence] == []
     for path in files:
         text = contracts.Path(path).read_text()
         assert text.endswith("\n")

@@ -126,6 +126,8 @@ def test_paired_difference_interval_allows_for_rare_failures():
     assert paired_difference(Matched([missing, second], np.arange(60), UNIT), 0, 1).n == 55
     assert not paired_difference(Matched([first, second], np.arange(60), POSITIVE), 0, 1).rare  # no upper bound
     assert paired_difference(Matched([first, first], np.arange(60), UNIT), 0, 1)[:3] == (0, 0, 0)
+    columns = [np.array(scores) for scores in ([0, 1, 1, 0], [0, 0.5, 1, 0.2], [np.nan, 0.5, 1, 1])]
+    assert Matched(columns, np.array([0, 0, 1, 1]), UNIT).between == [0, 2, 1]
 
 
 def test_equivalence_requires_ruling_out_rare_failures():

@@ -1,14 +1,21 @@
-"""Count the lines of tests for each line of product."""
+"""Count the lines of tests for each line of package code."""
 
+import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PRODUCT = "saliency_bench", "explainers", "metrics", "hub_builders", "push_scripts", "spaces"
+PACKAGE = "saliency_bench", "explainers", "metrics", "hub_builders", "push_scripts", "spaces"
 
 
 def counted():
-    """Return (lines of tests, lines of product)."""
-    return lines_of("tests"), lines_of(*PRODUCT)
+    """Return (lines of tests, lines of package code)."""
+    return lines_of("tests"), lines_of(*PACKAGE)
+
+
+def most():
+    """Return the limit that CONTRIBUTING.md states."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    return float(re.search(r"more\s+than\s+(\d\.\d+)\s+lines\s+of\s+tests", text)[1])
 
 
 def lines_of(*folders):
@@ -16,5 +23,9 @@ def lines_of(*folders):
     return sum(file.read_bytes().count(b"\n") for file in files)
 
 
-def sentence(tests, product):
-    return f"{tests:,} lines of tests, {tests / product:.2f} for each of {product:,} lines of product"
+def sentence(tests, package):
+    left = int(most() * package) - tests
+    return (
+        f"{tests:,} lines of tests, {tests / package:.3f} for each of {package:,} lines of package code; "
+        f"{left:,} more are allowed"
+    )

@@ -138,7 +138,7 @@ def of_options(name: str, function: Callable, path: Path) -> Iterator[str]:
         if option not in hints:
             yield f"option {option} of {name} in {where(path)} has no type: add it, so that other values are refused"
         elif isinstance(default, str) and default not in options.choices(function, option):
-            yield f"option {option} of {name} in {where(path)} is any text: write Literal[...] of the texts it takes"
+            yield f"option {option} of {name} in {where(path)} accepts any text: list the valid texts in Literal[...]"
         if option not in described:
             yield f"option {option} of {name} in {where(path)} is not described: add a line under Args in its docstring"
 
@@ -259,7 +259,7 @@ def unfinished(path: Path) -> Iterator[str]:
     """Return the lines of a skeleton that have not been replaced yet."""
     for number, line in enumerate(path.read_text().splitlines(), 1):
         if re.search(r"TODO(?=[:\"\]]|$)", line):
-            yield f"{where(path)} line {number} is still to be written: {line.strip()}"
+            yield f"{where(path)} line {number} still contains a TODO: {line.strip()}"
 
 
 def imported(kind: str, name: str, part: str = "") -> ModuleType | str:
