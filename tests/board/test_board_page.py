@@ -144,6 +144,7 @@ def test_first_page_is_the_matrix_of_official_rows(page, archive):
     assert "Unverified: 4 rows" in rest
     assert '<span title="saliency_miou, higher is better">' in shown
     assert "Overlap (mIoU)" in Outline(shown).said
+    assert {"task-all", "task-alignment", "task-faithfulness"} <= set(re.findall(r"task-\w+", shown))
     unrun = page.show(f"dataset={quote(EVIL)}")["body"]
     assert "has not run any of these explainers" in unrun
     assert "lb-run" not in unrun.partition("<p class")[2].partition("</table>")[0]
