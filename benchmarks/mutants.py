@@ -7,8 +7,8 @@ example:
 A mutant is the code with one change, in a line that tests execute: another operator, comparison, number or condition,
 an element of a tuple or a keyword argument that is removed, or a statement that is skipped. The tests that execute the
 line (according to `.coverage`) are run, most specific first, until one fails. A mutant that no test detects survives
-and is printed. Mutants are drawn with a seed from the files in `--folders` of this checkout. The exit code is 0,
-also if mutants survive; it is 2 if the arguments or the coverage do not fit.
+and is printed. Mutants are drawn with a seed from the files in `--folders` of this checkout. The exit code is 0
+even if mutants survive. It is 2 if a file or folder is missing, or if no test in `.coverage` executes the folders.
 
 Coverage does not include tests that run the package in another process, and it counts a shared fixture only for the
 test that creates it. The true share of detected mutants is therefore higher.
@@ -230,10 +230,9 @@ def main() -> int:
     )
     parser.add_argument("--again", type=Path, metavar="TABLE", help="use the mutants of a table")
     args = parser.parse_args()
-    if missing := [
-        str(path) for path in (args.coverage, *(ROOT / folder for folder in args.folders)) if not path.exists()
-    ]:
-        parser.error(f"{missing[0]} does not exist")
+    for path in (args.coverage, *(ROOT / folder for folder in args.folders)):
+        if not path.exists():
+            parser.error(f"{path} does not exist")
     reached = tests_of(args.coverage)
     places = []
     for folder in args.folders:

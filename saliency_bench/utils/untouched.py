@@ -60,7 +60,7 @@ def untouched(network: nn.Module | None = None) -> Iterator[None]:
 
 
 def reset_generators(network: nn.Module) -> None:
-    """Seed the generators that `untouched(network)` restores, so that a network that draws random numbers repeats them.
+    """Seed the generators that `untouched(network)` restores, so that a network repeats its random numbers.
 
     `torch.manual_seed` would also seed the generators of all other GPUs.
     """

@@ -64,9 +64,9 @@ def others_named():
 
 def resnet18():
     """Return torchvision's ResNet-18 with random weights, updated batch norm statistics and no in-place ReLUs."""
-    torch.manual_seed(2)
     import torchvision
 
+    torch.manual_seed(2)
     model = torchvision.models.resnet18(num_classes=4)
     model.train()(torch.randn(4, 3, 32, 32))
     for module in model.modules():

@@ -95,7 +95,7 @@ def test_slices_are_sampled_by_seed_for_any_axis_order(source):
         assert {samples[case]["slice_index"] for samples in drawn} == {3, 4, 5}
 
 
-def test_flipped_series_is_turned_and_transposed_left_out(source):
+def test_flipped_series_is_read_and_transposed_is_left_out(source):
     folder = source / "Pancreas-CT/PANCREAS_0001/study/series"
     before = built(source)[0]["PANCREAS_0001"]["image"]
     for path in folder.iterdir():

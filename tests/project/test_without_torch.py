@@ -71,7 +71,7 @@ def test_reading_modules_import_no_torch(places):
     assert len(names) > (150 if places == READ else 0)
     code = (
         "import sys, traceback, saliency_bench.read.finished_run\nfrom importlib import import_module\n"
-        "assert not {'datasets', 'pandas'} & set(sys.modules), 'loading a run takes twice as long'\n"
+        "assert not {'datasets', 'pandas'} & set(sys.modules), 'slow imports'\n"
         "for name in sys.argv[1:]:\n"
         "    try: import_module(f'saliency_bench.{name}')\n    except ImportError: traceback.print_exc(limit=-6)"
     )

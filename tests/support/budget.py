@@ -24,8 +24,5 @@ def lines_of(*folders):
 
 
 def sentence(tests, package):
-    left = int(most() * package) - tests
-    return (
-        f"{tests:,} lines of tests, {tests / package:.3f} for each of {package:,} lines of package code; "
-        f"{left:,} more are allowed"
-    )
+    ratio = f"{tests / package:.3f} for each of {package:,} lines of package code"
+    return f"{tests:,} lines of tests, {ratio}; {int(most() * package):,} are allowed"
